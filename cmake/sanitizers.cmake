@@ -1,0 +1,12 @@
+# DI_SANITIZE = "" | address (address + undefined behaviour) | thread
+
+set(DI_SANITIZE "" CACHE STRING "sanitizer: empty, address or thread")
+if(DI_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
+elseif(DI_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=thread)
+elseif(DI_SANITIZE)
+  message(FATAL_ERROR "DI_SANITIZE must be empty, address or thread, not '${DI_SANITIZE}'")
+endif()

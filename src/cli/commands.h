@@ -1,0 +1,12 @@
+// The list of subcommands; main.cc calls each add function once.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace deepinfer {
+
+// One line a command, in alphabetical order: void add_<name>(CLI::App& app, int& exit_code);
+
+}  // namespace deepinfer

@@ -1,0 +1,20 @@
+// The `deepinfer` command: one binary, one subcommand a job.
+
+#include <CLI/CLI.hpp>
+
+#include "base/log.h"
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  deepinfer::init_log("info");
+  CLI::App app{"DeepSeek-V4.1-Flash inference on CPUs and GPUs", "deepinfer"};
+  app.require_subcommand(1);
+  int exit_code = 0;
+  // One line a command, in alphabetical order: deepinfer::add_<name>(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}
