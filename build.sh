@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# One door to the project. See `./build.sh help`.
+#
+#   state lives in build/<preset> (objects), .venv (Python tools and the package) and ./deepinfer (a link to the binary)
+set -euo pipefail
+cd "$(dirname "$0")"
+
+usage() {
+  cat <<'TEXT'
+./build.sh run        install what is missing, build the command line with the CPU backend, then let the built-in model write
+./build.sh            install, build everything: ./deepinfer and the Python package
+./build.sh test       the same, then every test that needs no GPU
+./build.sh bench      benchmarks, with ratios to this machine's limits
+./build.sh fuzz [S]   every fuzz target for S seconds (default 30)
+./build.sh sanitize   the fast tests under the address, undefined-behaviour and thread sanitizers
+./build.sh format     format the code in place
+TEXT
+}
+
+# What the command line needs, what the rest needs on top.
+run_packages=(g++ cmake ninja-build ccache mold pkg-config libboost1.81-dev libboost-json1.81-dev libssl-dev libspdlog-dev
+  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev)
+all_packages=("${run_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev python3-venv git)
+fuzz_packages=(clang-19 libclang-rt-19-dev)
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+# install PACKAGE...: through apt where we are root, else the one line to run and exit 2.
+install() {
+  local missing=()
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "missing packages; install them with:  sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    exit 2
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# venv PACKAGE...: pinned Python packages in .venv.
+venv() {
+  [ -x .venv/bin/python ] || python3 -m venv .venv
+  .venv/bin/python -m pip install -q --disable-pip-version-check "$@"
+}
+
+configure_and_build() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" "$@" >/dev/null
+  cmake --build --preset "$preset"
+}
+
+link_binary() { ln -sfn "build/$1/bin/deepinfer" deepinfer; }
+
+build_run() {
+  install "${run_packages[@]}"
+  configure_and_build run
+  link_binary run
+}
+
+build_all() {
+  install "${all_packages[@]}"
+  venv -r scripts/requirements-dev.txt
+  configure_and_build release -DDI_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
+  link_binary release
+}
+
+run_demo() {
+  say "a story from the built-in model"
+  ./deepinfer generate --prompt "Once upon a time" --max-tokens 120
+  say "a question"
+  ./deepinfer generate --chat scripts/demo/question.json --max-tokens 60
+  say "now talk to it:  ./deepinfer chat"
+}
+
+run_tests() {
+  say "format, lint, layering"
+  .venv/bin/python scripts/check_style.py
+  .venv/bin/python scripts/fetch_tokenizer.py
+  say "unit tests"
+  ctest --preset release
+  say "command line and Python"
+  .venv/bin/python -m pytest -q tests python/tests
+}
+
+case "${1:-all}" in
+  run) build_run && run_demo ;;
+  all) build_all ;;
+  test) build_all && run_tests ;;
+  bench) build_all && configure_and_build release -DDI_BENCH=ON && scripts/run_bench.sh ;;
+  fuzz) install "${all_packages[@]}" "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
+  sanitize)
+    install "${all_packages[@]}"
+    for preset in asan tsan; do
+      configure_and_build "$preset"
+      ctest --preset "$preset" -L fast
+    done
+    ;;
+  format) venv -r scripts/requirements-dev.txt && .venv/bin/python scripts/check_style.py --fix ;;
+  help | -h | --help) usage ;;
+  *) usage >&2 && exit 2 ;;
+esac
