@@ -1,0 +1,34 @@
+// The matrix product of the reference backend: blocks of weight rows are decoded once and meet all rows of x.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/ops.h"
+#include "kernels/ref/dot.h"
+#include "kernels/ref/formats.h"
+
+namespace deepinfer::kernels::ref {
+
+// store(t, i, sum over k of x[t, k] weight[row_begin + i, k]) for all rows t of x and all i < num_rows.
+template <typename Store>
+void product(ThreadPool& pool, const TensorView& x, const Weight& weight, int64_t row_begin, int64_t num_rows,
+             Store&& store) {
+  DI_CHECK(x.cols == weight.cols, "product of [{}, {}] with [{}, {}]", x.rows, x.cols, weight.rows, weight.cols);
+  constexpr int64_t kBlock = 8;  // decoded rows that stay in cache while x streams by
+  pool.split(num_rows, kBlock, [&](int64_t begin, int64_t end) {
+    std::vector<float> decoded(static_cast<size_t>(kBlock * weight.cols));
+    for (int64_t first = begin; first < end; first += kBlock) {
+      const int64_t count = std::min(kBlock, end - first);
+      for (int64_t i = 0; i < count; ++i) decode_row(weight, row_begin + first + i, &decoded[i * weight.cols]);
+      for (int64_t t = 0; t < x.rows; ++t) {
+        for (int64_t i = 0; i < count; ++i) {
+          store(t, first + i, static_cast<float>(dot(x.f32(t), &decoded[i * weight.cols], weight.cols)));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace deepinfer::kernels::ref
