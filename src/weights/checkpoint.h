@@ -85,7 +85,7 @@ class Checkpoint {
  private:
   struct Shared;  // files, mappings, inventory: owned jointly by the handles of all ranks of the process
   explicit Checkpoint(std::shared_ptr<const Shared> shared);
-  Result<Slice> checked(const WeightSpec& spec, const Slice& slice) const;
+  Result<void> check(const WeightSpec& spec, const Slice& slice) const;
 
   std::shared_ptr<const Shared> shared_;
   mutable std::atomic<int64_t> delivered_bytes_{0};

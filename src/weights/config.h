@@ -66,7 +66,7 @@ struct ModelConfig {
   int64_t engram_vocab_size = 16000000;
   int engram_pad_token_id = 2, engram_compressed_vocab_size = 99092;
 
-  int num_nextn_predict_layers = 3;  // draft stages; 0: no draft module
+  int num_nextn_predict_layers = 3;  // draft stages; 0: no draft module (and dspark_block_size 0)
   int dspark_block_size = 5, dspark_noise_token_id = 128799, dspark_markov_rank = 256;
   std::vector<int> dspark_target_layer_ids;
   int dspark_n_routed_experts = 128, dspark_num_experts_per_tok = 3;

@@ -63,6 +63,10 @@ Result<std::vector<TensorEntry>> read_header(const File& file);
 
 // All tensors of a checkpoint directory (or of one .safetensors file given by path).
 struct TensorFiles {
+  TensorFiles() = default;
+  TensorFiles(TensorFiles&&) = default;
+  TensorFiles& operator=(TensorFiles&&) = default;
+
   std::vector<std::string> paths;  // one a shard, in order of first mention
   std::vector<TensorEntry> entries;
   std::vector<std::string> unlisted;  // in a shard but not in the index

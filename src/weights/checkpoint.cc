@@ -1,0 +1,289 @@
+#include "weights/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include <sys/mman.h>
+
+#include "base/math.h"
+
+namespace deepinfer::weights {
+namespace {
+
+constexpr int64_t kGroup = 32;
+// One positioned read: large enough for a disk, small enough to spread a slice over the threads.
+constexpr int64_t kReadBytes = 4 << 20;
+
+// A rectangle of bytes in a file.
+struct ByteRect {
+  int64_t offset = 0;  // file offset of its first byte
+  int64_t stride = 0;  // bytes between rows in the file
+  int64_t row_bytes = 0, rows = 0;
+  int64_t size() const { return row_bytes * rows; }
+};
+
+int64_t bytes_of_columns(Kind kind, int64_t cols) {
+  switch (kind) {
+    case Kind::kBF16:
+      return cols * 2;
+    case Kind::kF32:
+      return cols * 4;
+    case Kind::kFp4:
+      return cols / 2;
+    default:
+      return cols;
+  }
+}
+
+int64_t scale_group_rows(Kind kind) {
+  return kind == Kind::kFp8 ? kGroup : 1;
+}
+
+ByteRect code_rect(const WeightSpec& spec, const Slice& s, const TensorEntry& entry) {
+  const int64_t stride = spec.code_row_bytes();
+  return {.offset = entry.offset + s.row_begin * stride + bytes_of_columns(spec.kind, s.col_begin),
+          .stride = stride,
+          .row_bytes = bytes_of_columns(spec.kind, s.cols()),
+          .rows = s.rows()};
+}
+
+ByteRect scale_rect(const WeightSpec& spec, const Slice& s, const TensorEntry& entry) {
+  const int64_t stride = spec.scale_cols(), group = scale_group_rows(spec.kind), first = s.row_begin / group;
+  return {.offset = entry.offset + first * stride + s.col_begin / kGroup,
+          .stride = stride,
+          .row_bytes = ceil_div(s.cols(), kGroup),
+          .rows = ceil_div(s.row_end, group) - first};
+}
+
+// Reads a rectangle into packed rows; pieces of about kReadBytes are handed to the pool's threads.
+Result<void> read_rect(const File& file, const ByteRect& rect, std::byte* out, ThreadPool* pool) {
+  if (rect.size() == 0) return {};
+  const bool is_contiguous = rect.row_bytes == rect.stride || rect.rows == 1;
+  const int64_t unit = is_contiguous ? kReadBytes : std::max<int64_t>(1, kReadBytes / rect.row_bytes);  // bytes or rows
+  const int64_t total = is_contiguous ? rect.size() : rect.rows;
+  std::vector<Result<void>> results(static_cast<size_t>(ceil_div(total, unit)));
+  auto piece = [&](int64_t i) {
+    const int64_t begin = i * unit, end = std::min(total, begin + unit);
+    Result<void>& result = results[static_cast<size_t>(i)];
+    if (is_contiguous) {
+      result = file.read_at(rect.offset + begin, {out + begin, static_cast<size_t>(end - begin)});
+      return;
+    }
+    for (int64_t r = begin; r < end && result; ++r) {
+      result =
+          file.read_at(rect.offset + r * rect.stride, {out + r * rect.row_bytes, static_cast<size_t>(rect.row_bytes)});
+    }
+  };
+  const int64_t num_pieces = static_cast<int64_t>(results.size());
+  if (pool != nullptr) {
+    pool->each(num_pieces, piece);
+  } else {
+    for (int64_t i = 0; i < num_pieces; ++i) piece(i);
+  }
+  for (Result<void>& r : results) {
+    if (!r) return r;
+  }
+  return {};
+}
+
+std::string describe(StoredType type, const std::vector<int64_t>& shape) {
+  return fmt::format("{} [{}]", stored_type_name(type), fmt::join(shape, ", "));
+}
+
+// The header's entry for one stored tensor, if it is as the configuration wants it.
+Result<const TensorEntry*> match(const TensorFiles& files, const std::string& name, StoredType type,
+                                 const std::vector<int64_t>& shape) {
+  const TensorEntry* e = files.find(name);
+  if (e == nullptr) return fail(Code::kNotFound, "tensor {} ({}) is missing", name, describe(type, shape));
+  if (e->type != type || e->shape != shape) {
+    return fail(Code::kCorrupt, "tensor {} is {}, the configuration wants {}", name, describe(e->type, e->shape),
+                describe(type, shape));
+  }
+  return e;
+}
+
+}  // namespace
+
+SliceBytes slice_bytes(const WeightSpec& spec, const Slice& slice) {
+  SliceBytes b{.codes = slice.rows() * bytes_of_columns(spec.kind, slice.cols())};
+  if (spec.is_quantised()) {
+    const int64_t group = scale_group_rows(spec.kind);
+    b.scales = (ceil_div(slice.row_end, group) - slice.row_begin / group) * ceil_div(slice.cols(), kGroup);
+  }
+  return b;
+}
+
+struct Checkpoint::Shared {
+  std::string directory;
+  ModelConfig config;
+  TensorFiles files;
+  std::vector<File> shards;
+  std::vector<MappedFile> mappings;
+  std::vector<WeightSpec> specs;
+  struct Location {
+    const TensorEntry* codes = nullptr;
+    const TensorEntry* scales = nullptr;
+  };
+  std::vector<Location> locations;                    // beside specs; empty for absent vision tensors
+  std::unordered_map<std::string_view, int> by_name;  // into specs
+  std::vector<std::string> unknown, vision;
+
+  Result<void> match_inventory();
+  Result<void> open_shards();
+  Result<const WeightSpec*> locate(std::string_view name, Location& where) const;
+};
+
+Result<void> Checkpoint::Shared::match_inventory() {
+  specs = inventory(config);
+  locations.resize(specs.size());
+  by_name.reserve(specs.size());
+  std::vector<bool> is_used(files.entries.size(), false);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const WeightSpec& s = specs[i];
+    by_name.emplace(s.name, static_cast<int>(i));
+    if (s.part == Part::kVision && files.find(s.name) == nullptr) continue;
+    DI_TRY(locations[i].codes, match(files, s.name, s.stored_type(), s.stored_shape()));
+    is_used[static_cast<size_t>(locations[i].codes - files.entries.data())] = true;
+    if (s.part == Part::kVision) vision.push_back(s.name);
+    if (!s.is_quantised()) continue;
+    DI_TRY(locations[i].scales, match(files, s.scale_name(), StoredType::kE8M0, {s.scale_rows(), s.scale_cols()}));
+    is_used[static_cast<size_t>(locations[i].scales - files.entries.data())] = true;
+  }
+  for (size_t i = 0; i < is_used.size(); ++i) {
+    if (!is_used[i]) unknown.push_back(files.entries[i].name);
+  }
+  return {};
+}
+
+Result<void> Checkpoint::Shared::open_shards() {
+  for (const std::string& path : files.paths) {
+    DI_TRY(shards.emplace_back(), File::open_read(path));
+    DI_TRY(mappings.emplace_back(), MappedFile::open(path));
+  }
+  // Engram rows are gathered one by one: reading ahead would fetch a hundred times what is used.
+  const int64_t page = 4096;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].part != Part::kEngramTable) continue;
+    const TensorEntry& e = *locations[i].codes;
+    const std::byte* base = mappings[static_cast<size_t>(e.shard)].bytes().data();
+    const int64_t begin = round_up(e.offset, page), end = round_down(e.offset + e.bytes, page);
+    if (begin < end) ::madvise(const_cast<std::byte*>(base) + begin, static_cast<size_t>(end - begin), MADV_RANDOM);
+  }
+  return {};
+}
+
+Result<const WeightSpec*> Checkpoint::Shared::locate(std::string_view name, Location& where) const {
+  auto it = by_name.find(name);
+  if (it == by_name.end()) return fail(Code::kNotFound, "the model has no weight {}", name);
+  where = locations[static_cast<size_t>(it->second)];
+  if (where.codes == nullptr) return fail(Code::kNotFound, "tensor {} is not in the checkpoint", name);
+  return &specs[static_cast<size_t>(it->second)];
+}
+
+Result<Checkpoint> Checkpoint::open(const std::string& directory) {
+  auto shared = std::make_shared<Shared>();
+  shared->directory = directory;
+  DI_TRY(shared->config, load_config(directory));
+  DI_TRY(shared->files, open_tensor_files(directory));
+  if (auto r = shared->match_inventory(); !r) return fail(r.error().code, "{}: {}", directory, r.error().message);
+  DI_TRY_VOID(shared->open_shards());
+  return Checkpoint(std::move(shared));
+}
+
+Checkpoint::Checkpoint(std::shared_ptr<const Shared> shared) : shared_(std::move(shared)) {}
+Checkpoint::Checkpoint(Checkpoint&& other) noexcept
+    : shared_(std::move(other.shared_)), delivered_bytes_(other.delivered_bytes_.load()) {}
+Checkpoint::~Checkpoint() = default;
+Checkpoint Checkpoint::for_rank() const {
+  return Checkpoint(shared_);
+}
+
+const std::string& Checkpoint::directory() const {
+  return shared_->directory;
+}
+const ModelConfig& Checkpoint::config() const {
+  return shared_->config;
+}
+const std::vector<WeightSpec>& Checkpoint::specs() const {
+  return shared_->specs;
+}
+const TensorFiles& Checkpoint::files() const {
+  return shared_->files;
+}
+const std::vector<std::string>& Checkpoint::unknown_tensors() const {
+  return shared_->unknown;
+}
+const std::vector<std::string>& Checkpoint::vision_tensors() const {
+  return shared_->vision;
+}
+
+const WeightSpec* Checkpoint::find(std::string_view name) const {
+  auto it = shared_->by_name.find(name);
+  return it == shared_->by_name.end() ? nullptr : &shared_->specs[static_cast<size_t>(it->second)];
+}
+
+Result<void> Checkpoint::check(const WeightSpec& spec, const Slice& s) const {
+  if (s.row_begin < 0 || s.row_begin > s.row_end || s.row_end > spec.rows || s.col_begin < 0 ||
+      s.col_begin > s.col_end || s.col_end > spec.cols) {
+    return fail(Code::kInvalid, "slice rows {}..{}, columns {}..{} of {} lies outside [{}, {}]", s.row_begin, s.row_end,
+                s.col_begin, s.col_end, spec.name, spec.rows, spec.cols);
+  }
+  if (!spec.is_quantised()) return {};
+  auto is_border = [](int64_t at, int64_t size, int64_t group) { return at % group == 0 || at == size; };
+  const int64_t group = scale_group_rows(spec.kind);
+  if (!is_border(s.row_begin, spec.rows, group) || !is_border(s.row_end, spec.rows, group) ||
+      !is_border(s.col_begin, spec.cols, kGroup) || !is_border(s.col_end, spec.cols, kGroup)) {
+    return fail(Code::kInvalid, "slice rows {}..{}, columns {}..{} of {} cuts a scale group of {} x {}", s.row_begin,
+                s.row_end, s.col_begin, s.col_end, spec.name, group, kGroup);
+  }
+  return {};
+}
+
+Result<WeightView> Checkpoint::map(std::string_view name) const {
+  Shared::Location where;
+  DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
+  return map(name, whole(*spec));
+}
+
+Result<WeightView> Checkpoint::map(std::string_view name, const Slice& slice) const {
+  Shared::Location where;
+  DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
+  DI_TRY_VOID(check(*spec, slice));
+  auto bytes = [&](const TensorEntry& e) { return shared_->mappings[static_cast<size_t>(e.shard)].bytes().data(); };
+  const ByteRect codes = code_rect(*spec, slice, *where.codes);
+  WeightView view{.kind = spec->kind, .rows = slice.rows(), .cols = slice.cols()};
+  view.codes = bytes(*where.codes) + codes.offset;
+  view.code_stride = codes.stride;
+  if (where.scales != nullptr) {
+    const ByteRect scales = scale_rect(*spec, slice, *where.scales);
+    view.scales = reinterpret_cast<const uint8_t*>(bytes(*where.scales) + scales.offset);
+    view.scale_stride = scales.stride;
+    view.scale_group_rows = static_cast<int>(scale_group_rows(spec->kind));
+  }
+  const SliceBytes size = slice_bytes(*spec, slice);
+  delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
+  return view;
+}
+
+Result<void> Checkpoint::read(std::string_view name, const Slice& slice, std::span<std::byte> codes,
+                              std::span<uint8_t> scales, ThreadPool* pool) const {
+  Shared::Location where;
+  DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
+  DI_TRY_VOID(check(*spec, slice));
+  const SliceBytes size = slice_bytes(*spec, slice);
+  if (static_cast<int64_t>(codes.size()) != size.codes || static_cast<int64_t>(scales.size()) != size.scales) {
+    return fail(Code::kInvalid, "buffers of {} and {} bytes for a slice of {} that has {} and {}", codes.size(),
+                scales.size(), name, size.codes, size.scales);
+  }
+  auto file = [&](const TensorEntry& e) -> const File& { return shared_->shards[static_cast<size_t>(e.shard)]; };
+  DI_TRY_VOID(read_rect(file(*where.codes), code_rect(*spec, slice, *where.codes), codes.data(), pool));
+  if (where.scales != nullptr) {
+    DI_TRY_VOID(read_rect(file(*where.scales), scale_rect(*spec, slice, *where.scales),
+                          std::as_writable_bytes(scales).data(), pool));
+  }
+  delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
+  return {};
+}
+
+}  // namespace deepinfer::weights
