@@ -135,7 +135,7 @@ class NgramHasher:
     def rows(self, history: list[int], start: int) -> torch.Tensor:
         """int64 [layers, len(history) - start, (size - 1) * heads] for positions start.. of `history`."""
         out = []
-        for layer, (primes, mult) in enumerate(zip(self.primes, self.multipliers)):
+        for primes, mult in zip(self.primes, self.multipliers, strict=True):
             per_pos = []
             for pos in range(start, len(history)):
                 blocked, acc, row, base = False, 0, [], 0

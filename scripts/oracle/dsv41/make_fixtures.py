@@ -81,8 +81,8 @@ def run(cfg, weights, token_map, ids, numerics, keep: int) -> dict[str, torch.Te
     for step in range(STEPS):
         tokens.append(token)
         dtrace: dict = {}
-        t, l, c = draft.propose(token, dcache, trace=dtrace)
-        drafts.append(t), draft_logits.append(l), confidence.append(c)
+        t, lines, c = draft.propose(token, dcache, trace=dtrace)
+        drafts.append(t), draft_logits.append(lines), confidence.append(c)
         if step == 0:
             out |= {"trace." + k: v for k, v in dtrace.items()}
         pos = cache.pos

@@ -49,9 +49,10 @@ def rope_inv_freq(cfg: Config, compressed: bool) -> torch.Tensor:
     freq = 1.0 / (base ** (torch.arange(0, d, 2, dtype=torch.float32) / d))
     if compressed and cfg.rope_scaling:
         y = cfg.rope_scaling
-        dim_of = lambda turns: (
-            d * math.log(y["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
-        )
+
+        def dim_of(turns):
+            return d * math.log(y["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
+
         low, high = max(math.floor(dim_of(y["beta_fast"])), 0), min(math.ceil(dim_of(y["beta_slow"])), d - 1)
         ramp = ((torch.arange(d // 2, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0, 1)
         freq = freq / y["factor"] * ramp + freq * (1 - ramp)
@@ -255,7 +256,7 @@ class Model(Net):
         if not self.hasher:
             return []
         dead = image_mask.tolist() if image_mask is not None else [False] * len(ids)
-        return [DEAD if d else self.hasher.token_map[t] for t, d in zip(ids, dead)]
+        return [DEAD if d else self.hasher.token_map[t] for t, d in zip(ids, dead, strict=True)]
 
     def begin(self, ids: list[int], cache: Cache, image_mask=None, trace=None, **floors) -> Chunk:
         """The chunk of the next len(ids) positions of `cache`, whose n-gram history it extends."""
@@ -289,8 +290,9 @@ class Model(Net):
             rows = chunk.engram_rows[cfg.engram_layer_ids.index(i)]
             h = self.engram(p + "engram.", h, rows, chunk.image_mask)
         feature = self.r(h.mean(1)) if i in cfg.dspark_target_layer_ids else None
-        attention = lambda x: self.attention(i, x, chunk, cache)
-        h, pre = self.block(p, h, pre, attention, chunk.image_mask, trace=chunk.trace)
+        h, pre = self.block(
+            p, h, pre, lambda x: self.attention(i, x, chunk, cache), chunk.image_mask, trace=chunk.trace
+        )
         if chunk.trace is not None:
             chunk.trace[p + "streams"], chunk.trace[p + "pre"] = h, pre
         return h, pre, feature

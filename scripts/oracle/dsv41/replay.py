@@ -66,7 +66,10 @@ def prefill(
     if hit and start and replay < cfg.sliding_window:
         raise ValueError(f"replay {replay} is shorter than the window {cfg.sliding_window}")
     cache = shared_rows(cfg, cached, hit) if hit else Cache()
-    mask_of = lambda a, b: None if image_mask is None else image_mask[a:b]
+
+    def mask_of(a, b):
+        return None if image_mask is None else image_mask[a:b]
+
     cache.pos, cache.history = start, model.compressed_ids(ids[:start], mask_of(0, start))
     dcache, logits, at = DraftCache() if draft else None, [], start
     while at < length:
