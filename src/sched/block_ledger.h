@@ -1,0 +1,45 @@
+// What the scheduler asks of the block pool and the prefix index: who holds which block, and which blocks already hold
+// the keys of a prompt. Ids only; the bytes live in cache/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace deepinfer::sched {
+
+inline constexpr int64_t kBlockTokens = 128;
+
+// Where a sequence stands in the chain of named blocks.
+struct ChainCursor {
+  std::array<uint8_t, 32> name{};  // of the last block
+  int64_t num_blocks = 0;
+  bool exact = true;  // provenance: false once any block came from a bounded replay
+  bool open = false;  // false: nothing is published (reuse is off)
+};
+
+struct PrefixHit {
+  std::vector<int32_t> blocks;  // held for the caller
+  ChainCursor cursor;           // after the last of them
+};
+
+class BlockLedger {
+ public:
+  virtual ~BlockLedger() = default;
+  virtual int64_t num_blocks() const = 0;     // that can be held at all
+  virtual int64_t num_available() const = 0;  // free, or cached and held by nobody
+  // A block for one holder, from the free ones or by evicting a cached one; nullopt if all are held.
+  virtual std::optional<int32_t> take() = 0;
+  virtual void share(int32_t block) = 0;      // one more holder
+  virtual void give_back(int32_t block) = 0;  // one holder less; a named block stays cached
+  // The longest chain of cached blocks for these tokens, at most `max_blocks`, exact ones only if asked. Held for the caller.
+  virtual PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks, bool exact_only) = 0;
+  virtual ChainCursor open_chain(const std::string& share_key) = 0;
+  // Names the block that follows `cursor` (its 128 tokens are committed and complete) and moves the cursor.
+  virtual void publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) = 0;
+};
+
+}  // namespace deepinfer::sched
