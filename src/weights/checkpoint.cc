@@ -17,7 +17,7 @@ constexpr int64_t kReadBytes = 4 << 20;
 
 // A rectangle of bytes in a file.
 struct ByteRect {
-  int64_t offset = 0;  // file offset of its first byte
+  int64_t offset = 0;  // of its first byte in the tensor
   int64_t stride = 0;  // bytes between rows in the file
   int64_t row_bytes = 0, rows = 0;
   int64_t size() const { return row_bytes * rows; }
@@ -40,24 +40,25 @@ int64_t scale_group_rows(Kind kind) {
   return kind == Kind::kFp8 ? kGroup : 1;
 }
 
-ByteRect code_rect(const WeightSpec& spec, const Slice& s, const TensorEntry& entry) {
+ByteRect code_rect(const WeightSpec& spec, const Slice& s) {
   const int64_t stride = spec.code_row_bytes();
-  return {.offset = entry.offset + s.row_begin * stride + bytes_of_columns(spec.kind, s.col_begin),
+  return {.offset = s.row_begin * stride + bytes_of_columns(spec.kind, s.col_begin),
           .stride = stride,
           .row_bytes = bytes_of_columns(spec.kind, s.cols()),
           .rows = s.rows()};
 }
 
-ByteRect scale_rect(const WeightSpec& spec, const Slice& s, const TensorEntry& entry) {
+ByteRect scale_rect(const WeightSpec& spec, const Slice& s) {
   const int64_t stride = spec.scale_cols(), group = scale_group_rows(spec.kind), first = s.row_begin / group;
-  return {.offset = entry.offset + first * stride + s.col_begin / kGroup,
+  return {.offset = first * stride + s.col_begin / kGroup,
           .stride = stride,
           .row_bytes = ceil_div(s.cols(), kGroup),
           .rows = ceil_div(s.row_end, group) - first};
 }
 
-// Reads a rectangle into packed rows; pieces of about kReadBytes are handed to the pool's threads.
-Result<void> read_rect(const File& file, const ByteRect& rect, std::byte* out, ThreadPool* pool) {
+// Reads a rectangle of a tensor into packed rows; pieces of about kReadBytes are handed to the pool's threads.
+Result<void> read_rect(const File& file, const TensorEntry& entry, const ByteRect& rect, std::byte* out,
+                       ThreadPool* pool) {
   if (rect.size() == 0) return {};
   const bool is_contiguous = rect.row_bytes == rect.stride || rect.rows == 1;
   const int64_t unit = is_contiguous ? kReadBytes : std::max<int64_t>(1, kReadBytes / rect.row_bytes);  // bytes or rows
@@ -67,12 +68,12 @@ Result<void> read_rect(const File& file, const ByteRect& rect, std::byte* out, T
     const int64_t begin = i * unit, end = std::min(total, begin + unit);
     Result<void>& result = results[static_cast<size_t>(i)];
     if (is_contiguous) {
-      result = file.read_at(rect.offset + begin, {out + begin, static_cast<size_t>(end - begin)});
+      result = file.read_at(entry.offset + rect.offset + begin, {out + begin, static_cast<size_t>(end - begin)});
       return;
     }
     for (int64_t r = begin; r < end && result; ++r) {
-      result =
-          file.read_at(rect.offset + r * rect.stride, {out + r * rect.row_bytes, static_cast<size_t>(rect.row_bytes)});
+      result = file.read_at(entry.offset + rect.offset + r * rect.stride,
+                            {out + r * rect.row_bytes, static_cast<size_t>(rect.row_bytes)});
     }
   };
   const int64_t num_pieces = static_cast<int64_t>(results.size());
@@ -128,8 +129,11 @@ struct Checkpoint::Shared {
   std::vector<Location> locations;                    // beside specs; empty for absent vision tensors
   std::unordered_map<std::string_view, int> by_name;  // into specs
   std::vector<std::string> unknown, vision;
+  // Values that do not lie on a multiple of their size in the file, copied to where they do.
+  std::unordered_map<const TensorEntry*, std::vector<std::byte>> aligned;
 
   Result<void> match_inventory();
+  const std::byte* bytes(const TensorEntry& e) const;
   Result<void> open_shards();
   Result<const WeightSpec*> locate(std::string_view name, Location& where) const;
 };
@@ -161,6 +165,13 @@ Result<void> Checkpoint::Shared::open_shards() {
     DI_TRY(shards.emplace_back(), File::open_read(path));
     DI_TRY(mappings.emplace_back(), MappedFile::open(path));
   }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TensorEntry* e = locations[i].codes;
+    if (e == nullptr || e->offset % (stored_type_bits(e->type) / 8) == 0) continue;
+    std::vector<std::byte>& copy = aligned[e];
+    copy.resize(static_cast<size_t>(e->bytes));
+    DI_TRY_VOID(shards[static_cast<size_t>(e->shard)].read_at(e->offset, copy));
+  }
   // Engram rows are gathered one by one: reading ahead would fetch a hundred times what is used.
   const int64_t page = 4096;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -171,6 +182,11 @@ Result<void> Checkpoint::Shared::open_shards() {
     if (begin < end) ::madvise(const_cast<std::byte*>(base) + begin, static_cast<size_t>(end - begin), MADV_RANDOM);
   }
   return {};
+}
+
+const std::byte* Checkpoint::Shared::bytes(const TensorEntry& e) const {
+  if (auto it = aligned.find(&e); it != aligned.end()) return it->second.data();
+  return mappings[static_cast<size_t>(e.shard)].bytes().data() + e.offset;
 }
 
 Result<const WeightSpec*> Checkpoint::Shared::locate(std::string_view name, Location& where) const {
@@ -250,14 +266,13 @@ Result<WeightView> Checkpoint::map(std::string_view name, const Slice& slice) co
   Shared::Location where;
   DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
   DI_TRY_VOID(check(*spec, slice));
-  auto bytes = [&](const TensorEntry& e) { return shared_->mappings[static_cast<size_t>(e.shard)].bytes().data(); };
-  const ByteRect codes = code_rect(*spec, slice, *where.codes);
+  const ByteRect codes = code_rect(*spec, slice);
   WeightView view{.kind = spec->kind, .rows = slice.rows(), .cols = slice.cols()};
-  view.codes = bytes(*where.codes) + codes.offset;
+  view.codes = shared_->bytes(*where.codes) + codes.offset;
   view.code_stride = codes.stride;
   if (where.scales != nullptr) {
-    const ByteRect scales = scale_rect(*spec, slice, *where.scales);
-    view.scales = reinterpret_cast<const uint8_t*>(bytes(*where.scales) + scales.offset);
+    const ByteRect scales = scale_rect(*spec, slice);
+    view.scales = reinterpret_cast<const uint8_t*>(shared_->bytes(*where.scales) + scales.offset);
     view.scale_stride = scales.stride;
     view.scale_group_rows = static_cast<int>(scale_group_rows(spec->kind));
   }
@@ -277,9 +292,9 @@ Result<void> Checkpoint::read(std::string_view name, const Slice& slice, std::sp
                 scales.size(), name, size.codes, size.scales);
   }
   auto file = [&](const TensorEntry& e) -> const File& { return shared_->shards[static_cast<size_t>(e.shard)]; };
-  DI_TRY_VOID(read_rect(file(*where.codes), code_rect(*spec, slice, *where.codes), codes.data(), pool));
+  DI_TRY_VOID(read_rect(file(*where.codes), *where.codes, code_rect(*spec, slice), codes.data(), pool));
   if (where.scales != nullptr) {
-    DI_TRY_VOID(read_rect(file(*where.scales), scale_rect(*spec, slice, *where.scales),
+    DI_TRY_VOID(read_rect(file(*where.scales), *where.scales, scale_rect(*spec, slice),
                           std::as_writable_bytes(scales).data(), pool));
   }
   delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
