@@ -1,0 +1,270 @@
+// 16 ids an instruction. The same operations in the same order per id as the portable loops; only masses are added
+// across lanes, and those are integers.
+#include <limits>
+
+#include "sampling/row_kernels.h"
+
+#if defined(__x86_64__)
+
+// g++ 12 warns inside its own header about operands that are undefined on purpose (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#define DI_WIDE __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
+#define DI_WIDE_INLINE inline __attribute__((always_inline, target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
+
+namespace deepinfer::sampling {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Ids [id, id + 16) that exist and are allowed.
+DI_WIDE_INLINE __mmask16 lanes_at(const uint32_t* mask, int id, int vocab) {
+  uint32_t lanes = vocab - id >= 16 ? 0xffffu : (1u << (vocab - id)) - 1;
+  if (mask != nullptr) lanes &= mask[id >> 5] >> (id & 16);
+  return static_cast<__mmask16>(lanes);
+}
+DI_WIDE_INLINE __mmask16 lanes_in_row(int id, int vocab) {
+  return lanes_at(nullptr, id, vocab);
+}
+
+DI_WIDE float wide_max(const float* logits, const uint32_t* mask, int vocab, float* block_max, bool* is_valid) {
+  const __m512 minus = _mm512_set1_ps(-kInfinity), plus = _mm512_set1_ps(kInfinity);
+  __m512 best = minus;
+  __mmask16 invalid = 0;
+  for (int begin = 0; begin < vocab; begin += kBlock) {
+    __m512 top = minus;
+    for (int id = begin; id < begin + kBlock && id < vocab; id += 16) {
+      __mmask16 lanes = lanes_in_row(id, vocab);
+      __m512 z = _mm512_mask_loadu_ps(minus, lanes, logits + id);
+      invalid |= _mm512_cmp_ps_mask(z, plus, _CMP_NLT_UQ);
+      if (mask != nullptr) z = _mm512_mask_mov_ps(minus, lanes_at(mask, id, vocab), z);
+      top = _mm512_max_ps(z, top);  // a NaN in z is replaced by top
+    }
+    if (block_max != nullptr) block_max[begin / kBlock] = _mm512_reduce_max_ps(top);
+    best = _mm512_max_ps(best, top);
+  }
+  *is_valid = invalid == 0;
+  return _mm512_reduce_max_ps(best);
+}
+
+DI_WIDE int wide_first_equal(const float* logits, const uint32_t* mask, int vocab, float value) {
+  const __m512 wanted = _mm512_set1_ps(value);
+  for (int id = 0; id < vocab; id += 16) {
+    __mmask16 lanes = lanes_at(mask, id, vocab);
+    __mmask16 hits = _mm512_mask_cmp_ps_mask(lanes, _mm512_maskz_loadu_ps(lanes, logits + id), wanted, _CMP_EQ_OQ);
+    if (hits != 0) return id + __builtin_ctz(hits);
+  }
+  return -1;
+}
+
+// weight_of for the lanes in `live`, 0 elsewhere.
+DI_WIDE_INLINE __m512 weights_of(__m512 x, __mmask16 live) {
+  __m512 k =
+      _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fmadd_ps(k, _mm512_set1_ps(-kLn2High), x);
+  r = _mm512_fmadd_ps(k, _mm512_set1_ps(-kLn2Low), r);
+  __m512 p = _mm512_set1_ps(kExpPoly[0]);
+  for (int i = 1; i < 6; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExpPoly[i]));
+  p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+  __m512i scaled = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(k), 23));
+  return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(live, scaled));
+}
+
+DI_WIDE_INLINE __m512i add_masses(__m512i sum, __m512 w) {
+  __m512 scaled = _mm512_mul_ps(w, _mm512_set1_ps(kMassScale));
+  sum = _mm512_add_epi64(sum, _mm512_cvttps_epi64(_mm512_castps512_ps256(scaled)));
+  return _mm512_add_epi64(sum, _mm512_cvttps_epi64(_mm512_extractf32x8_ps(scaled, 1)));
+}
+
+DI_WIDE int wide_gather(const GatherParams& p, uint64_t* total) {
+  const __m512 max = _mm512_set1_ps(p.max), scale = _mm512_set1_ps(p.inverse_temperature), cut = _mm512_set1_ps(p.cut);
+  const __m512 least = _mm512_set1_ps(kMinExponent);
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i sum = _mm512_setzero_si512();
+  int kept = 0;
+  for (int id = 0; id < p.vocab; id += 16) {
+    __mmask16 lanes = lanes_at(p.mask, id, p.vocab);
+    __m512 z = _mm512_maskz_loadu_ps(lanes, p.logits + id);
+    __m512 x = _mm512_mul_ps(_mm512_sub_ps(z, max), scale);
+    __mmask16 live = _mm512_mask_cmp_ps_mask(lanes, x, least, _CMP_GE_OQ);
+    __mmask16 keep = _mm512_mask_cmp_ps_mask(lanes, z, cut, _CMP_GE_OQ);
+    if ((live | keep) == 0) continue;
+    __m512 w = weights_of(x, live);
+    sum = add_masses(sum, w);
+    if (keep == 0) continue;
+    _mm512_storeu_si512(p.ids + kept, _mm512_maskz_compress_epi32(keep, _mm512_add_epi32(iota, _mm512_set1_epi32(id))));
+    _mm512_storeu_ps(p.kept_logits + kept, _mm512_maskz_compress_ps(keep, z));
+    _mm512_storeu_ps(p.weights + kept, _mm512_maskz_compress_ps(keep, w));
+    kept += __builtin_popcount(keep);
+  }
+  *total = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum));
+  return kept;
+}
+
+DI_WIDE uint64_t wide_weigh(const GatherParams& p) {
+  const __m512 max = _mm512_set1_ps(p.max), scale = _mm512_set1_ps(p.inverse_temperature);
+  const __m512 least = _mm512_set1_ps(kMinExponent);
+  __m512i sum = _mm512_setzero_si512();
+  for (int id = 0; id < p.vocab; id += 16) {
+    __mmask16 lanes = lanes_at(p.mask, id, p.vocab);
+    __m512 z = _mm512_maskz_loadu_ps(lanes, p.logits + id);
+    __m512 x = _mm512_mul_ps(_mm512_sub_ps(z, max), scale);
+    __m512 w = weights_of(x, _mm512_mask_cmp_ps_mask(lanes, x, least, _CMP_GE_OQ));
+    _mm512_mask_storeu_ps(p.weights + id, lanes_in_row(id, p.vocab), w);
+    sum = add_masses(sum, w);
+  }
+  return static_cast<uint64_t>(_mm512_reduce_add_epi64(sum));
+}
+
+// One Philox block a lane.
+struct WideBlock {
+  __m512i word[4];
+};
+
+DI_WIDE_INLINE void multiply(__m512i a, uint32_t by, __m512i* high, __m512i* low) {
+  const __m512i m = _mm512_set1_epi64(by);
+  __m512i even = _mm512_mul_epu32(a, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), m);
+  *high = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+  *low = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+}
+
+DI_WIDE_INLINE WideBlock wide_philox(const Race& r, __m512i group) {
+  __m512i c0 = _mm512_set1_epi32(static_cast<int>(r.index)), c1 = _mm512_set1_epi32(static_cast<int>(r.purpose));
+  __m512i c2 = group, c3 = _mm512_set1_epi32(static_cast<int>(r.choice));
+  uint32_t k0 = r.key0, k1 = r.key1;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    __m512i high0, low0, high1, low1;
+    multiply(c0, kPhiloxM0, &high0, &low0);
+    multiply(c2, kPhiloxM1, &high1, &low1);
+    c0 = _mm512_ternarylogic_epi32(high1, c1, _mm512_set1_epi32(static_cast<int>(k0)), 0x96);  // a ^ b ^ c
+    c2 = _mm512_ternarylogic_epi32(high0, c3, _mm512_set1_epi32(static_cast<int>(k1)), 0x96);
+    c1 = low1;
+    c3 = low0;
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+DI_WIDE_INLINE __m256 half_uniform(__m256i words) {
+  __m512d exact = _mm512_add_pd(_mm512_cvtepu32_pd(words), _mm512_set1_pd(0.5));
+  return _mm512_cvtpd_ps(_mm512_mul_pd(exact, _mm512_set1_pd(0x1p-32)));
+}
+
+DI_WIDE_INLINE __m512 wide_clock(__m512i words) {
+  __m512 u = _mm512_insertf32x8(_mm512_castps256_ps512(half_uniform(_mm512_castsi512_si256(words))),
+                                half_uniform(_mm512_extracti64x4_epi64(words, 1)), 1);
+  u = _mm512_min_ps(_mm512_max_ps(u, _mm512_set1_ps(0x1p-33f)), _mm512_set1_ps(1.0f - 0x1p-24f));
+  const __m512 one = _mm512_set1_ps(1.0f);
+  __mmask16 large = _mm512_cmp_ps_mask(u, _mm512_set1_ps(kLogSplit), _CMP_GE_OQ);
+  __m512i bits = _mm512_castps_si512(_mm512_sub_ps(one, u));
+  __m512i e = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
+  __m512 scaled = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(e, 23)));
+  __m512 f = _mm512_xor_ps(u, _mm512_set1_ps(-0.0f));
+  f = _mm512_mask_sub_ps(f, large, scaled, one);
+  __m512 k = _mm512_maskz_cvtepi32_ps(large, e);
+  __m512 p = _mm512_set1_ps(kLogPoly[0]);
+  for (int i = 1; i < 9; ++i) p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(kLogPoly[i]));
+  __m512 square = _mm512_mul_ps(f, f);
+  __m512 tail = _mm512_fmadd_ps(_mm512_mul_ps(p, f), square, _mm512_mul_ps(k, _mm512_set1_ps(kLn2Low)));
+  tail = _mm512_fmadd_ps(_mm512_set1_ps(-0.5f), square, tail);
+  __m512 log = _mm512_fmadd_ps(k, _mm512_set1_ps(kLn2High), _mm512_add_ps(f, tail));
+  return _mm512_xor_ps(log, _mm512_set1_ps(-0.0f));
+}
+
+struct WideBest {
+  __m512 time;
+  __m512i at;
+};
+
+DI_WIDE_INLINE void update(WideBest* best, __m512 time, __m512i at, __mmask16 live) {
+  __mmask16 better = _mm512_mask_cmp_ps_mask(live, time, best->time, _CMP_LT_OQ);
+  best->time = _mm512_mask_mov_ps(best->time, better, time);
+  best->at = _mm512_mask_mov_epi32(best->at, better, at);
+}
+
+DI_WIDE_INLINE int winner_of(const WideBest& best) {
+  float least = _mm512_reduce_min_ps(best.time);
+  if (!(least < kInfinity)) return -1;
+  __mmask16 ties = _mm512_cmp_ps_mask(best.time, _mm512_set1_ps(least), _CMP_EQ_OQ);
+  return _mm512_mask_reduce_min_epi32(ties, best.at);
+}
+
+// Lane i meets ids 4 (g + i) .. 4 (g + i) + 3, so 64 weights in a row; ids grow along a lane, hence strict "<" keeps
+// the lowest.
+DI_WIDE int dense_race(const Race& r, const float* weights, int count) {
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i by_four = _mm512_and_si512(_mm512_slli_epi32(iota, 2), _mm512_set1_epi32(31));
+  WideBest best{_mm512_set1_ps(kInfinity), _mm512_set1_epi32(-1)};
+  // No clock is below 2^-33: a weight under 2^-33 / (best time) cannot win. The margin covers the rounding of the
+  // division.
+  float floor = 0.0f;
+  for (int id = 0; id < count; id += kBlock) {
+    __m512 w[4];
+    for (int i = 0; i < 4; ++i) {
+      int at = id + 16 * i;
+      w[i] = at < count ? _mm512_maskz_loadu_ps(lanes_in_row(at, count), weights + at) : _mm512_setzero_ps();
+    }
+    __m512 top = _mm512_max_ps(_mm512_max_ps(w[0], w[1]), _mm512_max_ps(w[2], w[3]));
+    if (_mm512_cmp_ps_mask(top, _mm512_set1_ps(floor), _CMP_GT_OQ) == 0) continue;
+    WideBlock block = wide_philox(r, _mm512_add_epi32(iota, _mm512_set1_epi32(id >> 2)));
+    for (int j = 0; j < 4; ++j) {
+      __m512i pick = _mm512_add_epi32(by_four, _mm512_set1_epi32(j));
+      __m512 mine = _mm512_mask_mov_ps(_mm512_permutex2var_ps(w[0], pick, w[1]), 0xff00,
+                                       _mm512_permutex2var_ps(w[2], pick, w[3]));
+      __mmask16 live = _mm512_cmp_ps_mask(mine, _mm512_setzero_ps(), _CMP_GT_OQ);
+      __m512 time = _mm512_maskz_div_ps(live, wide_clock(block.word[j]), mine);
+      update(&best, time, _mm512_add_epi32(_mm512_slli_epi32(iota, 2), _mm512_set1_epi32(id + j)), live);
+    }
+    floor = 0.99f * 0x1p-33f / _mm512_reduce_min_ps(best.time);
+  }
+  return winner_of(best);
+}
+
+DI_WIDE int sparse_race(const Race& r, const int32_t* ids, const float* weights, int count) {
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  WideBest best{_mm512_set1_ps(kInfinity), _mm512_set1_epi32(-1)};
+  for (int i = 0; i < count; i += 16) {
+    __mmask16 lanes = lanes_in_row(i, count);
+    __m512i id = _mm512_maskz_loadu_epi32(lanes, ids + i);
+    __m512 w = _mm512_maskz_loadu_ps(lanes, weights + i);
+    WideBlock block = wide_philox(r, _mm512_srli_epi32(id, 2));
+    __m512i which = _mm512_and_si512(id, _mm512_set1_epi32(3));
+    __m512i word = block.word[0];
+    for (int j = 1; j < 4; ++j)
+      word = _mm512_mask_mov_epi32(word, _mm512_cmpeq_epi32_mask(which, _mm512_set1_epi32(j)), block.word[j]);
+    __mmask16 live = _mm512_mask_cmp_ps_mask(lanes, w, _mm512_setzero_ps(), _CMP_GT_OQ);
+    update(&best, _mm512_maskz_div_ps(live, wide_clock(word), w), _mm512_add_epi32(iota, _mm512_set1_epi32(i)), live);
+  }
+  return winner_of(best);
+}
+
+DI_WIDE int wide_race(const Race& r, const int32_t* ids, const float* weights, int count) {
+  return ids == nullptr ? dense_race(r, weights, count) : sparse_race(r, ids, weights, count);
+}
+
+constexpr RowKernels kWide{"avx512", wide_max, wide_first_equal, wide_gather, wide_weigh, wide_race};
+
+}  // namespace
+
+const RowKernels* avx512_kernels() {
+  bool runs = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return runs ? &kWide : nullptr;
+}
+
+}  // namespace deepinfer::sampling
+
+#else
+
+namespace deepinfer::sampling {
+const RowKernels* avx512_kernels() {
+  return nullptr;
+}
+}  // namespace deepinfer::sampling
+
+#endif
