@@ -2,63 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
-
-#include <sys/mman.h>
 
 #include "base/math.h"
+#include "weights/checkpoint_shared.h"
 
 namespace deepinfer::weights {
 namespace {
 
-constexpr int64_t kGroup = 32;
 // One positioned read: large enough for a disk, small enough to spread a slice over the threads.
 constexpr int64_t kReadBytes = 4 << 20;
 
-// A rectangle of bytes in a file.
-struct ByteRect {
-  int64_t offset = 0;  // of its first byte in the tensor
-  int64_t stride = 0;  // bytes between rows in the file
-  int64_t row_bytes = 0, rows = 0;
-  int64_t size() const { return row_bytes * rows; }
-};
-
-int64_t bytes_of_columns(Kind kind, int64_t cols) {
-  switch (kind) {
-    case Kind::kBF16:
-      return cols * 2;
-    case Kind::kF32:
-      return cols * 4;
-    case Kind::kFp4:
-      return cols / 2;
-    default:
-      return cols;
-  }
-}
-
-int64_t scale_group_rows(Kind kind) {
-  return kind == Kind::kFp8 ? kGroup : 1;
-}
-
-ByteRect code_rect(const WeightSpec& spec, const Slice& s) {
-  const int64_t stride = spec.code_row_bytes();
-  return {.offset = s.row_begin * stride + bytes_of_columns(spec.kind, s.col_begin),
-          .stride = stride,
-          .row_bytes = bytes_of_columns(spec.kind, s.cols()),
-          .rows = s.rows()};
-}
-
-ByteRect scale_rect(const WeightSpec& spec, const Slice& s) {
-  const int64_t stride = spec.scale_cols(), group = scale_group_rows(spec.kind), first = s.row_begin / group;
-  return {.offset = first * stride + s.col_begin / kGroup,
-          .stride = stride,
-          .row_bytes = ceil_div(s.cols(), kGroup),
-          .rows = ceil_div(s.row_end, group) - first};
-}
-
-// Reads a rectangle of a tensor into packed rows; pieces of about kReadBytes are handed to the pool's threads.
-Result<void> read_rect(const File& file, const TensorEntry& entry, const ByteRect& rect, std::byte* out,
-                       ThreadPool* pool) {
+// Reads a rectangle of a tensor into packed rows with read(offset, span); pieces of about kReadBytes are handed to the
+// pool's threads.
+template <typename Read>
+Result<void> read_rect(Read&& read, const ByteRect& rect, std::byte* out, ThreadPool* pool) {
   if (rect.size() == 0) return {};
   const bool is_contiguous = rect.row_bytes == rect.stride || rect.rows == 1;
   const int64_t unit = is_contiguous ? kReadBytes : std::max<int64_t>(1, kReadBytes / rect.row_bytes);  // bytes or rows
@@ -68,12 +25,11 @@ Result<void> read_rect(const File& file, const TensorEntry& entry, const ByteRec
     const int64_t begin = i * unit, end = std::min(total, begin + unit);
     Result<void>& result = results[static_cast<size_t>(i)];
     if (is_contiguous) {
-      result = file.read_at(entry.offset + rect.offset + begin, {out + begin, static_cast<size_t>(end - begin)});
+      result = read(rect.offset + begin, {out + begin, static_cast<size_t>(end - begin)});
       return;
     }
     for (int64_t r = begin; r < end && result; ++r) {
-      result = file.read_at(entry.offset + rect.offset + r * rect.stride,
-                            {out + r * rect.row_bytes, static_cast<size_t>(rect.row_bytes)});
+      result = read(rect.offset + r * rect.stride, {out + r * rect.row_bytes, static_cast<size_t>(rect.row_bytes)});
     }
   };
   const int64_t num_pieces = static_cast<int64_t>(results.size());
@@ -105,38 +61,6 @@ Result<const TensorEntry*> match(const TensorFiles& files, const std::string& na
 }
 
 }  // namespace
-
-SliceBytes slice_bytes(const WeightSpec& spec, const Slice& slice) {
-  SliceBytes b{.codes = slice.rows() * bytes_of_columns(spec.kind, slice.cols())};
-  if (spec.is_quantised()) {
-    const int64_t group = scale_group_rows(spec.kind);
-    b.scales = (ceil_div(slice.row_end, group) - slice.row_begin / group) * ceil_div(slice.cols(), kGroup);
-  }
-  return b;
-}
-
-struct Checkpoint::Shared {
-  std::string directory;
-  ModelConfig config;
-  TensorFiles files;
-  std::vector<File> shards;
-  std::vector<MappedFile> mappings;
-  std::vector<WeightSpec> specs;
-  struct Location {
-    const TensorEntry* codes = nullptr;
-    const TensorEntry* scales = nullptr;
-  };
-  std::vector<Location> locations;                    // beside specs; empty for absent vision tensors
-  std::unordered_map<std::string_view, int> by_name;  // into specs
-  std::vector<std::string> unknown, vision;
-  // Values that do not lie on a multiple of their size in the file, copied to where they do.
-  std::unordered_map<const TensorEntry*, std::vector<std::byte>> aligned;
-
-  Result<void> match_inventory();
-  const std::byte* bytes(const TensorEntry& e) const;
-  Result<void> open_shards();
-  Result<const WeightSpec*> locate(std::string_view name, Location& where) const;
-};
 
 Result<void> Checkpoint::Shared::match_inventory() {
   specs = inventory(config);
@@ -186,7 +110,14 @@ Result<void> Checkpoint::Shared::open_shards() {
 
 const std::byte* Checkpoint::Shared::bytes(const TensorEntry& e) const {
   if (auto it = aligned.find(&e); it != aligned.end()) return it->second.data();
-  return mappings[static_cast<size_t>(e.shard)].bytes().data() + e.offset;
+  const std::byte* base = mappings.empty() ? memory.data() : mappings[static_cast<size_t>(e.shard)].bytes().data();
+  return base + e.offset;
+}
+
+Result<void> Checkpoint::Shared::read_at(const TensorEntry& e, int64_t offset, std::span<std::byte> out) const {
+  if (!shards.empty()) return shards[static_cast<size_t>(e.shard)].read_at(e.offset + offset, out);
+  std::memcpy(out.data(), bytes(e) + offset, out.size());
+  return {};
 }
 
 Result<const WeightSpec*> Checkpoint::Shared::locate(std::string_view name, Location& where) const {
@@ -239,23 +170,6 @@ const WeightSpec* Checkpoint::find(std::string_view name) const {
   return it == shared_->by_name.end() ? nullptr : &shared_->specs[static_cast<size_t>(it->second)];
 }
 
-Result<void> Checkpoint::check(const WeightSpec& spec, const Slice& s) const {
-  if (s.row_begin < 0 || s.row_begin > s.row_end || s.row_end > spec.rows || s.col_begin < 0 ||
-      s.col_begin > s.col_end || s.col_end > spec.cols) {
-    return fail(Code::kInvalid, "slice rows {}..{}, columns {}..{} of {} lies outside [{}, {}]", s.row_begin, s.row_end,
-                s.col_begin, s.col_end, spec.name, spec.rows, spec.cols);
-  }
-  if (!spec.is_quantised()) return {};
-  auto is_border = [](int64_t at, int64_t size, int64_t group) { return at % group == 0 || at == size; };
-  const int64_t group = scale_group_rows(spec.kind);
-  if (!is_border(s.row_begin, spec.rows, group) || !is_border(s.row_end, spec.rows, group) ||
-      !is_border(s.col_begin, spec.cols, kGroup) || !is_border(s.col_end, spec.cols, kGroup)) {
-    return fail(Code::kInvalid, "slice rows {}..{}, columns {}..{} of {} cuts a scale group of {} x {}", s.row_begin,
-                s.row_end, s.col_begin, s.col_end, spec.name, group, kGroup);
-  }
-  return {};
-}
-
 Result<WeightView> Checkpoint::map(std::string_view name) const {
   Shared::Location where;
   DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
@@ -265,7 +179,7 @@ Result<WeightView> Checkpoint::map(std::string_view name) const {
 Result<WeightView> Checkpoint::map(std::string_view name, const Slice& slice) const {
   Shared::Location where;
   DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
-  DI_TRY_VOID(check(*spec, slice));
+  DI_TRY_VOID(check_slice(*spec, slice));
   const ByteRect codes = code_rect(*spec, slice);
   WeightView view{.kind = spec->kind, .rows = slice.rows(), .cols = slice.cols()};
   view.codes = shared_->bytes(*where.codes) + codes.offset;
@@ -285,18 +199,17 @@ Result<void> Checkpoint::read(std::string_view name, const Slice& slice, std::sp
                               std::span<uint8_t> scales, ThreadPool* pool) const {
   Shared::Location where;
   DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
-  DI_TRY_VOID(check(*spec, slice));
+  DI_TRY_VOID(check_slice(*spec, slice));
   const SliceBytes size = slice_bytes(*spec, slice);
   if (static_cast<int64_t>(codes.size()) != size.codes || static_cast<int64_t>(scales.size()) != size.scales) {
     return fail(Code::kInvalid, "buffers of {} and {} bytes for a slice of {} that has {} and {}", codes.size(),
                 scales.size(), name, size.codes, size.scales);
   }
-  auto file = [&](const TensorEntry& e) -> const File& { return shared_->shards[static_cast<size_t>(e.shard)]; };
-  DI_TRY_VOID(read_rect(file(*where.codes), *where.codes, code_rect(*spec, slice), codes.data(), pool));
-  if (where.scales != nullptr) {
-    DI_TRY_VOID(read_rect(file(*where.scales), *where.scales, scale_rect(*spec, slice),
-                          std::as_writable_bytes(scales).data(), pool));
-  }
+  auto from = [&](const TensorEntry* e) {
+    return [this, e](int64_t offset, std::span<std::byte> out) { return shared_->read_at(*e, offset, out); };
+  };
+  DI_TRY_VOID(read_rect(from(where.codes), code_rect(*spec, slice), codes.data(), pool));
+  DI_TRY_VOID(read_rect(from(where.scales), scale_rect(*spec, slice), std::as_writable_bytes(scales).data(), pool));
   delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
   return {};
 }

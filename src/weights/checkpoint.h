@@ -22,15 +22,9 @@
 #include "base/thread_pool.h"
 #include "weights/config.h"
 #include "weights/inventory.h"
+#include "weights/slice.h"
 
 namespace deepinfer::weights {
-
-struct Slice {
-  int64_t row_begin = 0, row_end = 0;
-  int64_t col_begin = 0, col_end = 0;
-  int64_t rows() const { return row_end - row_begin; }
-  int64_t cols() const { return col_end - col_begin; }
-};
 
 // A weight, or a slice of one, where its bytes lie. Scale of element (i, j): scales[i / scale_group_rows * scale_stride
 // + j / 32].
@@ -44,16 +38,14 @@ struct WeightView {
   int scale_group_rows = 1;          // 32 for fp8, else 1
 };
 
-// Sizes of the buffers that read() fills: rows packed without gaps.
-struct SliceBytes {
-  int64_t codes = 0, scales = 0;
-};
-SliceBytes slice_bytes(const WeightSpec& spec, const Slice& slice);
-
 class Checkpoint {
  public:
   // A directory with config.json and safetensors files. kNotFound, kCorrupt or kInvalid name the file and the tensor.
   static Result<Checkpoint> open(const std::string& directory);
+
+  // Random weights in memory instead of files: the bytes that make-random would write for this configuration and seed.
+  // kExhausted: the memory is not to be had.
+  static Result<Checkpoint> random(const ModelConfig& config, uint64_t seed, ThreadPool& pool);
 
   Checkpoint(Checkpoint&& other) noexcept;
   Checkpoint& operator=(Checkpoint&&) = delete;
@@ -62,7 +54,7 @@ class Checkpoint {
   // A second handle on the same files, its counter at zero.
   Checkpoint for_rank() const;
 
-  const std::string& directory() const;
+  const std::string& directory() const;  // empty for random()
   const ModelConfig& config() const;
   const std::vector<WeightSpec>& specs() const;
   const TensorFiles& files() const;
@@ -85,7 +77,6 @@ class Checkpoint {
  private:
   struct Shared;  // files, mappings, inventory: owned jointly by the handles of all ranks of the process
   explicit Checkpoint(std::shared_ptr<const Shared> shared);
-  Result<void> check(const WeightSpec& spec, const Slice& slice) const;
 
   std::shared_ptr<const Shared> shared_;
   mutable std::atomic<int64_t> delivered_bytes_{0};

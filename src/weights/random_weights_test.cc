@@ -2,6 +2,8 @@
 
 #include "weights/random_weights.h"
 
+#include <cstring>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -136,6 +138,16 @@ TEST(RandomCheckpoint, OpensAndHoldsWhatTheGeneratorGives) {
     EXPECT_TRUE(std::equal(codes.begin(), codes.end(), view.codes)) << name;
     EXPECT_TRUE(std::equal(scales.begin(), scales.end(), reinterpret_cast<const std::byte*>(view.scales))) << name;
   }
+  auto in_memory = Checkpoint::random(config, 9, pool).value();
+  for (const WeightSpec& spec : c->specs()) {
+    auto a = c->map(spec.name).value(), b = in_memory.map(spec.name).value();
+    ASSERT_EQ(std::memcmp(a.codes, b.codes, static_cast<size_t>(spec.code_bytes())), 0) << spec.name;
+    if (!spec.is_quantised()) continue;
+    ASSERT_EQ(std::memcmp(a.scales, b.scales, static_cast<size_t>(spec.scale_bytes())), 0) << spec.name;
+  }
+  std::vector<std::byte> row(256);
+  ASSERT_TRUE(in_memory.read("embed.weight", {3, 4, 0, 128}, row, {}, nullptr));
+  EXPECT_EQ(std::memcmp(row.data(), c->map("embed.weight").value().codes + 3 * 256, 256), 0);
   EXPECT_THAT(write_random_checkpoint(config, dir.file("m"), {}, pool).error().message, HasSubstr("already"));
 }
 
