@@ -91,6 +91,9 @@ class JsonValue::Iterator {
 // How JSON is written: prompts use ", " and ": ", constraints neither space.
 enum class JsonStyle { kSpaced, kCompact };
 
+// Members in order; of several with one name the first position and the last value.
+std::vector<JsonValue> unique_members(JsonValue object);
+
 // Appends the value. Integers keep their spelling, floats take Python's shortest layout (1.0, 1e+20); of members with
 // one name the first position and the last value stay.
 void append_json(JsonValue value, JsonStyle style, std::string& out);

@@ -59,7 +59,8 @@ void append_number(std::string_view spelling, std::string& out) {
   }
 }
 
-// Members in order; of repeated names the first position and the last value.
+}  // namespace
+
 std::vector<JsonValue> unique_members(JsonValue object) {
   std::vector<JsonValue> members;
   members.reserve(static_cast<std::size_t>(object.size()));
@@ -74,8 +75,6 @@ std::vector<JsonValue> unique_members(JsonValue object) {
   }
   return members;
 }
-
-}  // namespace
 
 void append_json_escaped(std::string_view text, std::string& out) {
   constexpr char kHex[] = "0123456789abcdef";
