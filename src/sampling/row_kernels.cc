@@ -20,15 +20,15 @@ inline bool is_allowed(const uint32_t* mask, int id) {
 DI_INLINE float max_body(const float* logits, const uint32_t* mask, int vocab, float* block_max, bool* is_valid) {
   float best = -kInfinity;
   bool valid = true;
-  for (int begin = 0; begin < vocab; begin += kBlock) {
-    int end = begin + kBlock < vocab ? begin + kBlock : vocab;
+  for (int begin = 0; begin < vocab; begin += kBlockIds) {
+    int end = begin + kBlockIds < vocab ? begin + kBlockIds : vocab;
     float top = -kInfinity;
     for (int id = begin; id < end; ++id) {
       float z = logits[id];
       if (!(z < kInfinity)) valid = false;  // NaN or +inf
       if (is_allowed(mask, id) && z > top) top = z;
     }
-    if (block_max != nullptr) block_max[begin / kBlock] = top;
+    if (block_max != nullptr) block_max[begin / kBlockIds] = top;
     if (top > best) best = top;
   }
   *is_valid = valid;

@@ -19,8 +19,8 @@ namespace deepinfer::sampling {
 
 inline constexpr float kMinExponent = -27.725887f;  // log(2^-40), rounded towards zero
 inline constexpr float kMassScale = 0x1p40f;
-inline constexpr int kBlock = 64;  // ids per entry of block_max
-inline constexpr int kSlack = 16;  // a vector of stores may run over by less than this
+inline constexpr int kBlockIds = 64;  // ids per entry of block_max
+inline constexpr int kSlack = 16;     // a vector of stores may run over by less than this
 
 inline uint64_t mass_of(float weight) {
   return static_cast<uint64_t>(static_cast<int64_t>(weight * kMassScale));
@@ -30,17 +30,19 @@ inline uint64_t mass_of(float weight) {
 inline constexpr float kExpPoly[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
                                       4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
 inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kRound = 0x1.8p23f;  // added and taken away, it rounds to an integer
 
 inline float weight_of(float z, float max, float inverse_temperature) {
   float x = (z - max) * inverse_temperature;
   if (!(x >= kMinExponent)) return 0.0f;
-  float k = __builtin_rintf(x * kLog2E);
+  float shifted = std::fma(x, kLog2E, kRound);  // its low bits are k
+  float k = shifted - kRound;
   float r = std::fma(k, -kLn2High, x);
   r = std::fma(k, -kLn2Low, r);
   float p = kExpPoly[0];
   for (int i = 1; i < 6; ++i) p = std::fma(p, r, kExpPoly[i]);
   p = std::fma(p, r * r, r) + 1.0f;
-  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + (static_cast<int32_t>(k) << 23));
+  return std::bit_cast<float>(std::bit_cast<int32_t>(p) + static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) << 23));
 }
 
 struct GatherParams {

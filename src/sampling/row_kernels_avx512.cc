@@ -35,16 +35,16 @@ DI_WIDE float wide_max(const float* logits, const uint32_t* mask, int vocab, flo
   const __m512 minus = _mm512_set1_ps(-kInfinity), plus = _mm512_set1_ps(kInfinity);
   __m512 best = minus;
   __mmask16 invalid = 0;
-  for (int begin = 0; begin < vocab; begin += kBlock) {
+  for (int begin = 0; begin < vocab; begin += kBlockIds) {
     __m512 top = minus;
-    for (int id = begin; id < begin + kBlock && id < vocab; id += 16) {
+    for (int id = begin; id < begin + kBlockIds && id < vocab; id += 16) {
       __mmask16 lanes = lanes_in_row(id, vocab);
       __m512 z = _mm512_mask_loadu_ps(minus, lanes, logits + id);
       invalid |= _mm512_cmp_ps_mask(z, plus, _CMP_NLT_UQ);
       if (mask != nullptr) z = _mm512_mask_mov_ps(minus, lanes_at(mask, id, vocab), z);
       top = _mm512_max_ps(z, top);  // a NaN in z is replaced by top
     }
-    if (block_max != nullptr) block_max[begin / kBlock] = _mm512_reduce_max_ps(top);
+    if (block_max != nullptr) block_max[begin / kBlockIds] = _mm512_reduce_max_ps(top);
     best = _mm512_max_ps(best, top);
   }
   *is_valid = invalid == 0;
@@ -63,15 +63,16 @@ DI_WIDE int wide_first_equal(const float* logits, const uint32_t* mask, int voca
 
 // weight_of for the lanes in `live`, 0 elsewhere.
 DI_WIDE_INLINE __m512 weights_of(__m512 x, __mmask16 live) {
-  __m512 k =
-      _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 round = _mm512_set1_ps(kRound);
+  __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(kLog2E), round);
+  __m512 k = _mm512_sub_ps(shifted, round);
   __m512 r = _mm512_fmadd_ps(k, _mm512_set1_ps(-kLn2High), x);
   r = _mm512_fmadd_ps(k, _mm512_set1_ps(-kLn2Low), r);
   __m512 p = _mm512_set1_ps(kExpPoly[0]);
   for (int i = 1; i < 6; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExpPoly[i]));
   p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-  __m512i scaled = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(k), 23));
-  return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(live, scaled));
+  return _mm512_castsi512_ps(
+      _mm512_maskz_add_epi32(live, _mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
 }
 
 DI_WIDE_INLINE __m512i add_masses(__m512i sum, __m512 w) {
@@ -80,15 +81,21 @@ DI_WIDE_INLINE __m512i add_masses(__m512i sum, __m512 w) {
   return _mm512_add_epi64(sum, _mm512_cvttps_epi64(_mm512_extractf32x8_ps(scaled, 1)));
 }
 
-DI_WIDE int wide_gather(const GatherParams& p, uint64_t* total) {
+template <bool kIsMasked>
+DI_WIDE_INLINE int gather_body(const GatherParams& p, uint64_t* total) {
+  const float* logits = p.logits;
+  const uint32_t* allowed = kIsMasked ? p.mask : nullptr;
+  int32_t* ids = p.ids;
+  float *kept_logits = p.kept_logits, *kept_weights = p.weights;
+  const int vocab = p.vocab;
   const __m512 max = _mm512_set1_ps(p.max), scale = _mm512_set1_ps(p.inverse_temperature), cut = _mm512_set1_ps(p.cut);
   const __m512 least = _mm512_set1_ps(kMinExponent);
   const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512i sum = _mm512_setzero_si512();
   int kept = 0;
-  for (int id = 0; id < p.vocab; id += 16) {
-    __mmask16 lanes = lanes_at(p.mask, id, p.vocab);
-    __m512 z = _mm512_maskz_loadu_ps(lanes, p.logits + id);
+  for (int id = 0; id < vocab; id += 16) {
+    __mmask16 lanes = lanes_at(allowed, id, vocab);
+    __m512 z = _mm512_maskz_loadu_ps(lanes, logits + id);
     __m512 x = _mm512_mul_ps(_mm512_sub_ps(z, max), scale);
     __mmask16 live = _mm512_mask_cmp_ps_mask(lanes, x, least, _CMP_GE_OQ);
     __mmask16 keep = _mm512_mask_cmp_ps_mask(lanes, z, cut, _CMP_GE_OQ);
@@ -96,13 +103,17 @@ DI_WIDE int wide_gather(const GatherParams& p, uint64_t* total) {
     __m512 w = weights_of(x, live);
     sum = add_masses(sum, w);
     if (keep == 0) continue;
-    _mm512_storeu_si512(p.ids + kept, _mm512_maskz_compress_epi32(keep, _mm512_add_epi32(iota, _mm512_set1_epi32(id))));
-    _mm512_storeu_ps(p.kept_logits + kept, _mm512_maskz_compress_ps(keep, z));
-    _mm512_storeu_ps(p.weights + kept, _mm512_maskz_compress_ps(keep, w));
+    _mm512_storeu_si512(ids + kept, _mm512_maskz_compress_epi32(keep, _mm512_add_epi32(iota, _mm512_set1_epi32(id))));
+    _mm512_storeu_ps(kept_logits + kept, _mm512_maskz_compress_ps(keep, z));
+    _mm512_storeu_ps(kept_weights + kept, _mm512_maskz_compress_ps(keep, w));
     kept += __builtin_popcount(keep);
   }
   *total = static_cast<uint64_t>(_mm512_reduce_add_epi64(sum));
   return kept;
+}
+
+DI_WIDE int wide_gather(const GatherParams& p, uint64_t* total) {
+  return p.mask == nullptr ? gather_body<false>(p, total) : gather_body<true>(p, total);
 }
 
 DI_WIDE uint64_t wide_weigh(const GatherParams& p) {
@@ -187,6 +198,14 @@ DI_WIDE_INLINE void update(WideBest* best, __m512 time, __m512i at, __mmask16 li
   best->at = _mm512_mask_mov_epi32(best->at, better, at);
 }
 
+// Lanes that may beat the best so far. A clock is never below its u, so E / w > best for certain where u > best x w;
+// the margin covers all roundings.
+DI_WIDE_INLINE __mmask16 contenders(const WideBest& best, __m512i words, __m512 w, __mmask16 lanes) {
+  __m512 u = _mm512_mul_ps(_mm512_cvtepu32_ps(words), _mm512_set1_ps(0.999f * 0x1p-32f));
+  __mmask16 live = _mm512_mask_cmp_ps_mask(lanes, w, _mm512_setzero_ps(), _CMP_GT_OQ);
+  return _mm512_mask_cmp_ps_mask(live, u, _mm512_mul_ps(best.time, w), _CMP_LE_OQ);
+}
+
 DI_WIDE_INLINE int winner_of(const WideBest& best) {
   float least = _mm512_reduce_min_ps(best.time);
   if (!(least < kInfinity)) return -1;
@@ -203,7 +222,7 @@ DI_WIDE int dense_race(const Race& r, const float* weights, int count) {
   // No clock is below 2^-33: a weight under 2^-33 / (best time) cannot win. The margin covers the rounding of the
   // division.
   float floor = 0.0f;
-  for (int id = 0; id < count; id += kBlock) {
+  for (int id = 0; id < count; id += kBlockIds) {
     __m512 w[4];
     for (int i = 0; i < 4; ++i) {
       int at = id + 16 * i;
@@ -216,7 +235,8 @@ DI_WIDE int dense_race(const Race& r, const float* weights, int count) {
       __m512i pick = _mm512_add_epi32(by_four, _mm512_set1_epi32(j));
       __m512 mine = _mm512_mask_mov_ps(_mm512_permutex2var_ps(w[0], pick, w[1]), 0xff00,
                                        _mm512_permutex2var_ps(w[2], pick, w[3]));
-      __mmask16 live = _mm512_cmp_ps_mask(mine, _mm512_setzero_ps(), _CMP_GT_OQ);
+      __mmask16 live = contenders(best, block.word[j], mine, 0xffff);
+      if (live == 0) continue;
       __m512 time = _mm512_maskz_div_ps(live, wide_clock(block.word[j]), mine);
       update(&best, time, _mm512_add_epi32(_mm512_slli_epi32(iota, 2), _mm512_set1_epi32(id + j)), live);
     }
@@ -237,7 +257,8 @@ DI_WIDE int sparse_race(const Race& r, const int32_t* ids, const float* weights,
     __m512i word = block.word[0];
     for (int j = 1; j < 4; ++j)
       word = _mm512_mask_mov_epi32(word, _mm512_cmpeq_epi32_mask(which, _mm512_set1_epi32(j)), block.word[j]);
-    __mmask16 live = _mm512_mask_cmp_ps_mask(lanes, w, _mm512_setzero_ps(), _CMP_GT_OQ);
+    __mmask16 live = contenders(best, word, w, lanes);
+    if (live == 0) continue;
     update(&best, _mm512_maskz_div_ps(live, wide_clock(word), w), _mm512_add_epi32(iota, _mm512_set1_epi32(i)), live);
   }
   return winner_of(best);

@@ -43,7 +43,7 @@ TEST(RowKernels, AllInstructionSetsAgreeBitForBit) {
       for (auto& w : words) w = rng();
       const uint32_t* mask = round % 2 ? words.data() : nullptr;
       std::size_t room = static_cast<std::size_t>(vocab + kSlack),
-                  blocks = static_cast<std::size_t>(vocab + kBlock - 1) / kBlock;
+                  blocks = static_cast<std::size_t>(vocab + kBlockIds - 1) / kBlockIds;
       std::vector<float> tops[2] = {std::vector<float>(blocks), std::vector<float>(blocks)};
       bool valid[2];
       float max = a.max(z.data(), mask, vocab, tops[0].data(), &valid[0]);

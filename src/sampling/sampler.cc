@@ -1,7 +1,6 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -12,16 +11,12 @@ namespace deepinfer::sampling {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kBins = 2048;  // 11 bits of the 32-bit key a pass
+constexpr int kBins = 2048, kSortBelow = 96;
+constexpr int kDenseFrom =
+    6;  // a law of more than 1 / 6 of the ids is stored by id: four ids then share a Philox block
 
 std::size_t at(int64_t i) {
   return static_cast<std::size_t>(i);
-}
-
-// Ascending keys for ascending logits; -0 and +0 are equal.
-uint32_t key_of(float logit) {
-  uint32_t bits = std::bit_cast<uint32_t>(logit + 0.0f);
-  return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
 // The edits of single logits, undone when the row is done.
@@ -73,72 +68,98 @@ class Edits {
 
 // Smallest logit that is among the `count` best for certain: there are that many blocks whose best reaches it.
 float cut_for_count(Workspace& ws, int vocab, int count) {
-  int blocks = ceil_div(vocab, kBlock);
+  int blocks = ceil_div(vocab, kBlockIds);
   if (count > blocks) return -kInfinity;
   auto begin = ws.block_max.begin();
   std::nth_element(begin, begin + (count - 1), begin + blocks, std::greater<>());
   return ws.block_max[at(count - 1)];
 }
 
+// The end of a prefix of the order (logit descending, id ascending).
 struct Cut {
-  uint32_t key = 0;                                        // candidates above it stay
+  float logit = -kInfinity;                                // candidates above it stay
   int64_t num_ties = std::numeric_limits<int64_t>::max();  // and so many of those at it, lowest ids first
 };
 
-// Where the prefix ends that has at most `max_count` candidates and only such with a mass before them <= mass_limit.
-Cut find_cut(Workspace& ws, int count, int64_t max_count, uint64_t mass_limit) {
+// How far a prefix may still grow.
+struct Budget {
+  int64_t count;
+  uint64_t mass;  // a candidate stays if the mass before it is not above this
+
+  bool holds(int64_t more, uint64_t more_mass) const { return more <= count && more_mass <= mass; }
+  void take(int64_t more, uint64_t more_mass) { count -= more, mass -= more_mass; }
+};
+
+// The cut among `members` (indices of candidates) that do not all fit: by sorting, or with many equal logits by key
+// bits.
+Cut cut_inside(Workspace& ws, std::span<int32_t> members, Budget left) {
+  std::sort(members.begin(), members.end(), [&](int32_t a, int32_t b) {
+    float x = ws.logits[at(a)], y = ws.logits[at(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (std::size_t begin = 0; begin < members.size();) {
+    float logit = ws.logits[at(members[begin])];
+    std::size_t end = begin + 1;
+    while (end < members.size() && ws.logits[at(members[end])] == logit) ++end;
+    auto ties = static_cast<int64_t>(end - begin);
+    uint64_t each = mass_of(ws.weights[at(members[begin])]);
+    if (!left.holds(ties, each * static_cast<uint64_t>(ties))) {
+      int64_t by_mass = each == 0 ? left.count : static_cast<int64_t>(left.mass / each) + 1;
+      return {logit, std::min(left.count, by_mass)};
+    }
+    left.take(ties, each * static_cast<uint64_t>(ties));
+    begin = end;
+  }
+  return {};
+}
+
+// Bins of equal width in the logit spread any row evenly; a bin's members are sorted only where the prefix ends.
+Cut find_cut(Workspace& ws, int count, Budget left) {
+  if (count <= kSortBelow) {
+    for (int i = 0; i < count; ++i) ws.members[at(i)] = i;
+    return cut_inside(ws, {ws.members.data(), at(count)}, left);
+  }
+  float high = -kInfinity, low = kInfinity;
   for (int i = 0; i < count; ++i) {
-    ws.keys[at(i)] = key_of(ws.logits[at(i)]);
-    ws.masses[at(i)] = mass_of(ws.weights[at(i)]);
+    high = std::max(high, ws.logits[at(i)]);
+    low = std::min(low, ws.logits[at(i)]);
   }
-  int64_t count_before = 0;
-  uint64_t mass_before = 0;
-  uint32_t prefix = 0;
-  for (int shift : {21, 10, 0}) {
-    int bits = shift == 0 ? 10 : 11;
-    std::fill_n(ws.bin_count.begin(), kBins, 0);
-    std::fill_n(ws.bin_mass.begin(), kBins, 0);
-    for (int i = 0; i < count; ++i) {
-      auto bin = at((ws.keys[at(i)] >> shift) & ((1u << bits) - 1));
-      ++ws.bin_count[bin];
-      ws.bin_mass[bin] += ws.masses[at(i)];
-    }
-    int bin = (1 << bits) - 1;
-    for (; bin >= 0; --bin) {
-      if (count_before + ws.bin_count[at(bin)] > max_count || mass_before + ws.bin_mass[at(bin)] > mass_limit) break;
-      count_before += ws.bin_count[at(bin)];
-      mass_before += ws.bin_mass[at(bin)];
-    }
-    if (bin < 0) return {};  // possible on the first pass only: everything stays
-    prefix |= static_cast<uint32_t>(bin) << shift;
-    if (shift == 0) break;
-    int inside = 0;  // go on with the candidates of this bin
-    for (int i = 0; i < count; ++i)
-      if (((ws.keys[at(i)] >> shift) & ((1u << bits) - 1)) == static_cast<uint32_t>(bin)) {
-        ws.keys[at(inside)] = ws.keys[at(i)];
-        ws.masses[at(inside++)] = ws.masses[at(i)];
-      }
-    count = inside;
+  if (!(low > -kInfinity)) low = high - 100.0f;  // -inf falls into the last bin like everything that far below
+  float scale = high > low ? (kBins - 1) / (high - low) : 0.0f;
+  auto bin_of = [&](int i) {
+    return at(static_cast<int>(std::min((high - ws.logits[at(i)]) * scale, static_cast<float>(kBins - 1))));
+  };
+  std::fill(ws.bins.begin(), ws.bins.end(), Workspace::Bin{});
+  for (int i = 0; i < count; ++i) {
+    Workspace::Bin& bin = ws.bins[bin_of(i)];
+    ++bin.count;
+    bin.mass += mass_of(ws.weights[at(i)]);
   }
-  uint64_t mass_each = ws.bin_mass[at(prefix & 1023)] / at(std::max(1, ws.bin_count[at(prefix & 1023)]));
-  int64_t by_count = max_count - count_before;
-  int64_t by_mass = mass_each == 0 ? by_count : static_cast<int64_t>((mass_limit - mass_before) / mass_each) + 1;
-  return {prefix, std::min(by_count, by_mass)};
+  std::size_t bin = 0;
+  for (; bin < kBins && left.holds(ws.bins[bin].count, ws.bins[bin].mass); ++bin)
+    left.take(ws.bins[bin].count, ws.bins[bin].mass);
+  if (bin == kBins) return {};
+  int members = 0;
+  for (int i = 0; i < count; ++i)
+    if (bin_of(i) == bin) ws.members[at(members++)] = i;
+  return cut_inside(ws, {ws.members.data(), at(members)}, left);
 }
 
 // Keeps the prefix of the candidates in ws (ascending ids stay ascending); returns how many and their mass.
 int keep_prefix(Workspace& ws, int count, int64_t max_count, uint64_t mass_limit, uint64_t* total) {
-  Cut cut = find_cut(ws, count, max_count, mass_limit);
+  Cut cut = find_cut(ws, count, {max_count, mass_limit});
   int kept = 0;
-  *total = 0;
+  uint64_t sum = 0;
   for (int i = 0; i < count; ++i) {
-    uint32_t key = key_of(ws.logits[at(i)]);
-    if (key < cut.key || (key == cut.key && cut.num_ties-- <= 0)) continue;
+    float logit = ws.logits[at(i)], weight = ws.weights[at(i)];
     ws.ids[at(kept)] = ws.ids[at(i)];
-    ws.logits[at(kept)] = ws.logits[at(i)];
-    ws.weights[at(kept)] = ws.weights[at(i)];
-    *total += mass_of(ws.weights[at(kept++)]);
+    ws.logits[at(kept)] = logit;
+    ws.weights[at(kept)] = weight;
+    bool stays = logit > cut.logit || (logit == cut.logit && cut.num_ties-- > 0);
+    kept += stays;
+    sum += stays ? mass_of(weight) : 0;
   }
+  *total = sum;
   return kept;
 }
 
@@ -184,8 +205,14 @@ void filter(const Row& row, float max, Workspace& ws, Distribution* law) {
     count = kept;
   }
   count = keep_prefix(ws, count, p.top_k > 0 ? p.top_k : kNoCount, mass_limit, &law->total);
+  law->is_dense = count > std::max(kBlockIds, row.vocab / kDenseFrom);
+  if (law->is_dense) {
+    law->count = row.vocab;
+    std::fill_n(law->weights.begin(), row.vocab, 0.0f);
+    for (int i = 0; i < count; ++i) law->weights[at(ws.ids[at(i)])] = ws.weights[at(i)];
+    return;
+  }
   law->count = count;
-  law->is_dense = false;
   std::copy_n(ws.ids.begin(), count, law->ids.begin());
   std::copy_n(ws.weights.begin(), count, law->weights.begin());
 }
@@ -231,14 +258,12 @@ void top_processed(const Distribution& law, int wanted, std::vector<TokenLogprob
 void Workspace::reserve(int vocab) {
   std::size_t room = at(vocab) + kSlack;
   if (ids.size() >= room) return;
-  block_max.resize(at(ceil_div(vocab, kBlock)));
+  block_max.resize(at(ceil_div(vocab, kBlockIds)));
   ids.resize(room);
   logits.resize(room);
   weights.resize(room);
-  keys.resize(room);
-  masses.resize(room);
-  bin_mass.resize(kBins);
-  bin_count.resize(kBins);
+  members.resize(room);
+  bins.resize(kBins);
   saved.reserve(1024);
 }
 
@@ -318,12 +343,6 @@ RowParams draft_params(const RowParams& params, int max_support) {
   RowParams draft = params;
   if (!draft.is_greedy) draft.top_k = draft.top_k > 0 ? std::min(draft.top_k, max_support) : max_support;
   return draft;
-}
-
-int32_t draw_draft(const Distribution& law, const Stream& stream, bool uses_common_noise) {
-  if (law.count == 1) return law.id_at(0);
-  if (uses_common_noise) return draw_race(law, stream, Purpose::kNoise);
-  return draw_inverse(law, uniform(stream, Purpose::kDraft));
 }
 
 }  // namespace deepinfer::sampling

@@ -52,10 +52,12 @@ struct Workspace {
   std::vector<float> block_max;
   std::vector<int32_t> ids;
   std::vector<float> logits, weights;
-  std::vector<uint32_t> keys;
-  std::vector<uint64_t> masses;
-  std::vector<uint64_t> bin_mass;
-  std::vector<int32_t> bin_count;
+  std::vector<int32_t> members;
+  struct Bin {
+    uint64_t mass = 0;
+    int64_t count = 0;
+  };
+  std::vector<Bin> bins;
   std::vector<Bias> saved;  // edited logits, to be restored in reverse
   Distribution law;
 
@@ -75,8 +77,5 @@ Result<void> sample_row(const Row& row, const Stream& stream, int32_t forced, Wo
 // Parameters of the draft law of a request: the same filters, the support cut to `max_support` ids so that a stored law
 // is small. Any draft law is lossless; this one loses only the overlap beyond the cut.
 RowParams draft_params(const RowParams& params, int max_support);
-// A draft: arg-max for greedy requests, by the shared noise where target and draft are to agree (level B), else its own
-// stream.
-int32_t draw_draft(const Distribution& law, const Stream& stream, bool uses_common_noise);
 
 }  // namespace deepinfer::sampling

@@ -98,10 +98,10 @@ TEST(Sampler, ShorterPrefixWinsAndBothAreMeasuredOnTheUnfilteredSoftmax) {
   Distribution law;
   RowParams p = row_params([](auto& s) { s.top_k = 3, s.top_p = 0.65; });
   ASSERT_TRUE(shape_row({.logits = z.data(), .vocab = 4, .params = &p}, ws, &law));
-  EXPECT_EQ(law.count, 2);
+  EXPECT_EQ(law_of(law).ids.size(), 2u);
   p = row_params([](auto& s) { s.top_k = 1, s.top_p = 0.65; });
   ASSERT_TRUE(shape_row({.logits = z.data(), .vocab = 4, .params = &p}, ws, &law));
-  EXPECT_EQ(law.count, 1);
+  EXPECT_EQ(law_of(law).ids.size(), 1u);
 }
 
 TEST(Sampler, MassOfExactlyTopPStillTakesTheNextToken) {
@@ -121,7 +121,7 @@ TEST(Sampler, ForcedTopKHidesTheRestBeforeTheSoftmax) {
   s.top_p = 0.5;
   RowParams p = make_row_params(s, {.force_top_k = 2});
   ASSERT_TRUE(shape_row({.logits = z.data(), .vocab = 4, .params = &p}, ws, &law));
-  EXPECT_EQ(law.count, 1) << ".4 / .7 > .5";
+  EXPECT_EQ(law_of(law).ids.size(), 1u) << ".4 / .7 > .5";
 }
 
 TEST(Sampler, PenaltiesBiasAndBansActBeforeTheTemperature) {
