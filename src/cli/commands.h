@@ -8,5 +8,7 @@ class App;
 namespace deepinfer {
 
 // One line a command, in alphabetical order: void add_<name>(CLI::App& app, int& exit_code);
+void add_render(CLI::App& app, int& exit_code);
+void add_tokenize(CLI::App& app, int& exit_code);
 
 }  // namespace deepinfer

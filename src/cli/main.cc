@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   // One line a command, in alphabetical order: deepinfer::add_<name>(app, exit_code);
+  deepinfer::add_render(app, exit_code);
+  deepinfer::add_tokenize(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
