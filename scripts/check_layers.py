@@ -13,7 +13,7 @@ layers that follow. The head and the draft are compared the same way, from the e
     vendor  at least 99 % of the values bit-equal, the rest within one bf16 step of the largest value in their row;
             selections equal but for scores within one bf16 step of the last one chosen
 
-The oracle decodes one layer at a time (about 2 GB at the released widths). Outputs of the engine go to a temporary
+The oracle decodes one layer at a time (about 3 GB at the released widths). Outputs of the engine go to a temporary
 folder (--scratch): 80 KB a token and layer.
 """
 

@@ -1,7 +1,7 @@
 """The released checkpoint layout: tensor inventory, a writer for random weights, and a lazy reader.
 
 The reader maps the shards and decodes a tensor when it is asked for. What it keeps decoded is one block (`layers.3.`,
-`mtp.0.`) at a time, so that a layer of the released widths needs about 2 GB and not the whole model; with
+`mtp.0.`) at a time, so that a layer of the released widths needs about 3 GB and not the whole model; with
 `keep_all` (small checkpoints) everything stays.
 """
 
