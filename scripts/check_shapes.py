@@ -149,7 +149,7 @@ EXTREMES: list[tuple[str, dict]] = [
     ("one entry a query", {"index_topk": 1, "candidate_topk_blocks": 1, "candidate_block_size": 1}),
     ("one index head of 96", {"index_n_heads": 1, "index_head_dim": 96}),
     ("one layer of each width", {"hidden_size": 160, "head_dim": 96, "q_lora_rank": 224, "moe_intermediate_size": 96}),
-    ("routing weights as they are", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}),
+    ("other scale of the routing weights, tempered gate", {"routed_scaling_factor": 2.5, "gate_temp": 1.5}),
     ("large norm eps", {"rms_norm_eps": 1e-5, "hc_eps": 1e-4}),
 ]
 

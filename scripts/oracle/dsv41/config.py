@@ -108,7 +108,8 @@ class Config:
 
     def to_hf(self) -> dict:
         text = {"model_type": "deepseek_v41_text"} | {f.name: getattr(self, f.name) for f in fields(self)}
-        text.pop("gate_temp")
+        if self.gate_temp == 1.0:
+            text.pop("gate_temp")  # as in the released file
         return {
             "architectures": ["DeepseekV41ForCausalLM"],
             "model_type": "deepseek_v41",
