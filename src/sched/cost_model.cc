@@ -1,0 +1,144 @@
+#include "sched/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace deepinfer::sched {
+namespace {
+
+constexpr double kForgetting = 0.998;  // a step counts half after 350 more
+constexpr double kPriorWeight = 0.05;  // of one step, in units of relative error
+constexpr std::size_t kSamplerHistory = 9, kSamplerLeast = 5, kSlopeHistory = 5000, kSlopeLeast = 10;
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  std::size_t half = v.size() / 2;
+  return v.size() % 2 == 1 ? v[half] : 0.5 * (v[half - 1] + v[half]);
+}
+
+}  // namespace
+
+double expected_distinct_experts(int num_experts, int experts_per_token, double rows) {
+  double miss = 1.0 - static_cast<double>(experts_per_token) / num_experts;
+  return num_experts * (1.0 - std::pow(std::max(0.0, miss), rows));
+}
+
+CostModel::CostModel(const CostPrior& prior, std::vector<Tier> tiers)
+    : prior_(prior),
+      tiers_(std::move(tiers)),
+      scale_{std::max(prior.fixed_ms, 1e-6), std::max(prior.ms_per_row, 1e-6), std::max(prior.ms_per_gigabyte, 1e-6),
+             std::max(prior.ms_all_experts, 1e-6)} {
+  weight_.fill(1.0);
+  if (!tiers_.empty()) weight_.fill(0.0);  // a profiled base already holds what the prior guesses
+  for (int i = 0; i < kTerms; ++i) {
+    square_[static_cast<std::size_t>(i)][static_cast<std::size_t>(i)] = kPriorWeight;
+    right_[static_cast<std::size_t>(i)] = kPriorWeight * weight_[static_cast<std::size_t>(i)];
+  }
+}
+
+int CostModel::padded_rows(int rows) const {
+  if (tiers_.empty()) return rows;
+  auto tier = std::ranges::lower_bound(tiers_, rows, {}, &Tier::rows);
+  return tier == tiers_.end() ? rows : tier->rows;
+}
+
+double CostModel::base_ms(int rows) const {
+  if (tiers_.empty()) return 0.0;
+  auto tier = std::ranges::lower_bound(tiers_, rows, {}, &Tier::rows);
+  return tier == tiers_.end() ? tiers_.back().ms * rows / tiers_.back().rows : tier->ms;
+}
+
+CostModel::Terms CostModel::terms(const StepShape& shape) const {
+  int rows = padded_rows(shape.rows);
+  double experts = expected_distinct_experts(prior_.num_experts, prior_.experts_per_token, rows) / prior_.num_experts;
+  return {scale_[0], scale_[1] * rows, scale_[2] * shape.context_bytes * 1e-9, scale_[3] * experts};
+}
+
+double CostModel::predict(const StepShape& shape) const {
+  Terms t = terms(shape);
+  double ms = base_ms(shape.rows);
+  for (std::size_t i = 0; i < kTerms; ++i) ms += weight_[i] * t[i];
+  return ms;
+}
+
+void CostModel::observe(const StepShape& shape, double forward_ms) {
+  if (!(forward_ms > 0.0)) return;
+  double off = std::abs(predict(shape) - forward_ms) / forward_ms;
+  error_ = num_observed_ == 0 ? off : 0.95 * error_ + 0.05 * off;
+  ++num_observed_;
+  // Relative errors count: a step of 2 ms must fit as well as one of 200.
+  Terms t = terms(shape);
+  double target = (forward_ms - base_ms(shape.rows)) / forward_ms;
+  for (std::size_t i = 0; i < kTerms; ++i) t[i] /= forward_ms;
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    for (std::size_t j = 0; j < kTerms; ++j) {
+      double prior = i == j ? kPriorWeight * (1.0 - kForgetting) : 0.0;  // the prior is not forgotten
+      square_[i][j] = kForgetting * square_[i][j] + prior + t[i] * t[j];
+    }
+    double prior_pull = kPriorWeight * (1.0 - kForgetting) * (tiers_.empty() ? 1.0 : 0.0);
+    right_[i] = kForgetting * right_[i] + prior_pull + t[i] * target;
+  }
+  solve();
+}
+
+void CostModel::solve() {  // coordinate descent on a convex problem of four non-negative unknowns
+  for (int sweep = 0; sweep < 60; ++sweep)
+    for (std::size_t i = 0; i < kTerms; ++i) {
+      double rest = right_[i];
+      for (std::size_t j = 0; j < kTerms; ++j)
+        if (j != i) rest -= square_[i][j] * weight_[j];
+      weight_[i] = std::max(0.0, rest / square_[i][i]);
+    }
+}
+
+std::vector<double> CostModel::table(int num_seqs, int max_draft, double context_bytes, double fixed_ms) const {
+  std::vector<double> cost;
+  for (int rows = num_seqs; rows <= num_seqs * (1 + max_draft); ++rows) {
+    bool exists = tiers_.empty() || rows <= tiers_.back().rows;
+    cost.push_back(exists ? predict({rows, context_bytes}) + fixed_ms : 0.0);
+  }
+  return cost;
+}
+
+void SamplerTime::observe(int num_seqs, double ms) {
+  for (std::deque<double>* history : {&by_size_[num_seqs], &all_}) {
+    history->push_back(ms);
+    if (history->size() > kSamplerHistory) history->pop_front();
+  }
+}
+
+double SamplerTime::predict(int num_seqs) const {
+  auto same = by_size_.find(num_seqs);
+  if (same != by_size_.end() && same->second.size() >= kSamplerLeast)
+    return median({same->second.begin(), same->second.end()});
+  return all_.size() >= kSamplerLeast ? median({all_.begin(), all_.end()}) : 0.0;
+}
+
+void LiveSlope::observe(int tier_rows, double ms) {
+  last_.emplace_back(tier_rows, ms);
+  if (last_.size() > kSlopeHistory) last_.pop_front();
+}
+
+double LiveSlope::predict() const {
+  std::vector<double> medians;
+  for (const Tier& tier : profile_) {
+    std::vector<double> slopes;
+    for (auto [rows, ms] : last_)
+      if (rows == tier.rows) slopes.push_back((ms - tier.ms) / rows);
+    if (slopes.size() >= kSlopeLeast) medians.push_back(median(std::move(slopes)));
+  }
+  return medians.empty() ? 0.0 : std::max(0.0, median(std::move(medians)));
+}
+
+std::vector<int> step_sizes(int max_size, int interval) {
+  DI_CHECK(max_size > 0 && interval > 0, "max size {}, interval {}", max_size, interval);
+  std::vector<int> sizes;
+  for (int size = 1; size < interval && size < max_size; size *= 2) sizes.push_back(size);
+  for (int size = interval; size < max_size; size += interval) sizes.push_back(size);
+  sizes.push_back(max_size);
+  return sizes;
+}
+
+}  // namespace deepinfer::sched
