@@ -5,6 +5,7 @@
 
 #include "base/math.h"
 #include "weights/checkpoint_shared.h"
+#include "weights/verify.h"
 
 namespace deepinfer::weights {
 namespace {
@@ -42,6 +43,11 @@ Result<void> read_rect(Read&& read, const ByteRect& rect, std::byte* out, Thread
     if (!r) return r;
   }
   return {};
+}
+
+Result<void> check_scales(const WeightSpec& spec, std::span<const uint8_t> scales) {
+  if (find_nan_scale(scales) < 0) return {};
+  return fail(Code::kCorrupt, "tensor {} has scale byte 255 (not a number), allowed are 0..254", spec.scale_name());
 }
 
 std::string describe(StoredType type, const std::vector<int64_t>& shape) {
@@ -190,6 +196,12 @@ Result<WeightView> Checkpoint::map(std::string_view name, const Slice& slice) co
     view.scale_stride = scales.stride;
     view.scale_group_rows = static_cast<int>(scale_group_rows(spec->kind));
   }
+  if (spec->is_quantised() && spec->part != Part::kEngramTable) {
+    const ByteRect scales = scale_rect(*spec, slice);
+    for (int64_t r = 0; r < scales.rows; ++r) {
+      DI_TRY_VOID(check_scales(*spec, {view.scales + r * scales.stride, static_cast<size_t>(scales.row_bytes)}));
+    }
+  }
   const SliceBytes size = slice_bytes(*spec, slice);
   delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
   return view;
@@ -210,8 +222,21 @@ Result<void> Checkpoint::read(std::string_view name, const Slice& slice, std::sp
   };
   DI_TRY_VOID(read_rect(from(where.codes), code_rect(*spec, slice), codes.data(), pool));
   DI_TRY_VOID(read_rect(from(where.scales), scale_rect(*spec, slice), std::as_writable_bytes(scales).data(), pool));
+  DI_TRY_VOID(check_scales(*spec, scales));
   delivered_bytes_.fetch_add(size.codes + size.scales, std::memory_order_relaxed);
   return {};
+}
+
+Result<void> Checkpoint::read_scales(std::string_view name, int64_t begin, int64_t end, std::span<uint8_t> out) const {
+  Shared::Location where;
+  DI_TRY(const WeightSpec* spec, shared_->locate(name, where));
+  if (begin < 0 || begin > end || end > spec->scale_rows() ||
+      static_cast<int64_t>(out.size()) != (end - begin) * spec->scale_cols()) {
+    return fail(Code::kInvalid, "scale rows {}..{} of {} into {} bytes; it has {} rows of {}", begin, end, name,
+                out.size(), spec->scale_rows(), spec->scale_cols());
+  }
+  if (out.empty()) return {};
+  return shared_->read_at(*where.scales, begin * spec->scale_cols(), std::as_writable_bytes(out));
 }
 
 }  // namespace deepinfer::weights

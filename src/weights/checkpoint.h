@@ -65,11 +65,15 @@ class Checkpoint {
   const WeightSpec* find(std::string_view name) const;
   Slice whole(const WeightSpec& spec) const { return {0, spec.rows, 0, spec.cols}; }
 
+  // A NaN among the scales (byte 255) is kCorrupt, in map and in read; Engram tables are too large to look before use.
   Result<WeightView> map(std::string_view name) const;
   Result<WeightView> map(std::string_view name, const Slice& slice) const;
   // `codes` and `scales` must have the sizes of slice_bytes. `pool` may be nullptr: the caller's thread alone.
   Result<void> read(std::string_view name, const Slice& slice, std::span<std::byte> codes, std::span<uint8_t> scales,
                     ThreadPool* pool) const;
+
+  // Rows [begin, end) of the scales alone, into `out` ([end - begin, scale_cols]); not counted as delivered.
+  Result<void> read_scales(std::string_view name, int64_t begin, int64_t end, std::span<uint8_t> out) const;
 
   // Bytes handed out through this handle, mapped slices included.
   int64_t delivered_bytes() const { return delivered_bytes_.load(std::memory_order_relaxed); }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "weights/test_files.h"
+#include "weights/verify.h"
 
 namespace deepinfer::weights {
 namespace {
@@ -146,6 +147,34 @@ TEST(Checkpoint, DamageIsNamed) {
     copy.patch("config.json", "\"hidden_size\": 128", "\"hidden_size\": 160");
     EXPECT_THAT(copy.error(), HasSubstr("the configuration wants BF16 [512, 160]"));
   }
+}
+
+TEST(Checkpoint, NanScalesAreRefused) {
+  Copy copy;
+  ThreadPool pool(2);
+  {
+    auto sound = verify(Checkpoint::open(copy.path()).value(), pool);
+    ASSERT_TRUE(sound) << sound.error().message;
+    EXPECT_LT(sound->max_scale, 130);
+    EXPECT_EQ(sound->known_bytes, KnownBytes::kNotApplicable);
+  }
+  const std::string name = "layers.3.ffn.experts.5.w1.weight";
+  auto c = Checkpoint::open(copy.path()).value();
+  const TensorEntry* e = c.files().find("layers.3.ffn.experts.5.w1.scale");
+  const std::string path = c.files().paths[static_cast<size_t>(e->shard)];
+  std::string bytes = read_file(path).value();
+  bytes[static_cast<size_t>(e->offset + 5)] = static_cast<char>(255);
+  ASSERT_TRUE(write_file(path, bytes));
+  auto damaged = Checkpoint::open(copy.path()).value();
+  EXPECT_THAT(verify(damaged, pool).error().message,
+              testing::AllOf(HasSubstr("layers.3.ffn.experts.5.w1.scale"), HasSubstr("row 1, column 1")));
+  EXPECT_THAT(damaged.map(name).error().message, HasSubstr("scale byte 255"));
+  SliceBytes size = slice_bytes(*damaged.find(name), damaged.whole(*damaged.find(name)));
+  std::vector<std::byte> codes(static_cast<size_t>(size.codes));
+  std::vector<uint8_t> scales(static_cast<size_t>(size.scales));
+  EXPECT_THAT(damaged.read(name, damaged.whole(*damaged.find(name)), codes, scales, &pool).error().message,
+              HasSubstr("scale byte 255"));
+  EXPECT_TRUE(damaged.map("layers.3.ffn.experts.4.w1.weight"));
 }
 
 TEST(Checkpoint, AcceptsPrefixedNamesInOneFile) {
