@@ -16,9 +16,8 @@ import argparse
 import json
 import os
 
-from tokenizers import Tokenizer
-
 import corpus
+from tokenizers import Tokenizer
 
 END = 1
 
@@ -43,8 +42,16 @@ def main() -> None:
     with open(os.path.join(args.out, "items.jsonl"), "w", encoding="utf-8") as f:
         for task in corpus.TASKS:
             for item in corpus.task_items(task, args.per_task, seed=1):
-                f.write(compact({"task": task, "prompt_ids": ids(item["prompt"]), "answer_ids": ids(item["answer"]) + [END],
-                                 "answer": item["answer"]}))
+                f.write(
+                    compact(
+                        {
+                            "task": task,
+                            "prompt_ids": ids(item["prompt"]),
+                            "answer_ids": ids(item["answer"]) + [END],
+                            "answer": item["answer"],
+                        }
+                    )
+                )
     with open(os.path.join(args.out, "stories.jsonl"), "w", encoding="utf-8") as f:
         for text in corpus.heldout_stories(args.stories, seed=1):
             f.write(compact({"ids": ids(text)}))
