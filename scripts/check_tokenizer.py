@@ -24,9 +24,54 @@ FILES = {
     "tiny": ROOT / "models/tiny/tokenizer.json",
     "fixture": ROOT / "tests/golden/random-small/checkpoint/tokenizer.json",
 }
-ALPHABET = [*"aZ zq'09.,;<>|{}[]\\\"/*-_=+&%#@!?~^`\n\r\t", "\u00a0", "\u3000", "\u2028", "é", "e\u0301", "ß", "中", "文", "龥"]
-ALPHABET += ["\u9fa6", "の", "カ", "・", "\u3099", "한", "ж", "٣", "½", "Ⅳ", "😀", "\u200d", "🏽", "｜", "▁", "Ġ", "\x00", "\x1c", "\u200b"]
-ALPHABET += ["'s", "'ll", "'re", "<think>", "</think>", "｜DSML｜", "<｜User｜>", "  ", "the", " The", "return", "\ufeff", "\U0001e5ee"]
+ALPHABET = [
+    *"aZ zq'09.,;<>|{}[]\\\"/*-_=+&%#@!?~^`\n\r\t",
+    "\u00a0",
+    "\u3000",
+    "\u2028",
+    "é",
+    "e\u0301",
+    "ß",
+    "中",
+    "文",
+    "龥",
+]
+ALPHABET += [
+    "\u9fa6",
+    "の",
+    "カ",
+    "・",
+    "\u3099",
+    "한",
+    "ж",
+    "٣",
+    "½",
+    "Ⅳ",
+    "😀",
+    "\u200d",
+    "🏽",
+    "｜",
+    "▁",
+    "Ġ",
+    "\x00",
+    "\x1c",
+    "\u200b",
+]
+ALPHABET += [
+    "'s",
+    "'ll",
+    "'re",
+    "<think>",
+    "</think>",
+    "｜DSML｜",
+    "<｜User｜>",
+    "  ",
+    "the",
+    " The",
+    "return",
+    "\ufeff",
+    "\U0001e5ee",
+]
 
 
 def digest(ids: list[int]) -> str:

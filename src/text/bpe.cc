@@ -10,6 +10,8 @@ namespace {
 
 // At this length both procedures take about the same time on random letters.
 constexpr std::size_t kShort = 48;
+// A table of 512 x 512 ranks; the released file has its 256 bytes at ids 3 to 258.
+constexpr int32_t kDirectIds = 512;
 constexpr uint64_t kEmpty = ~uint64_t{0};
 
 uint64_t pair_key(int32_t left, int32_t right) {
@@ -31,6 +33,7 @@ Result<MergeTable> MergeTable::build(std::span<const Merge> merges) {
   table.slots_.assign(size, kEmpty);
   table.shift_ = 64 - std::countr_zero(size);
   table.results_.reserve(merges.size());
+  table.direct_.assign(std::size_t{kDirectIds} * kDirectIds, kNone);
   for (std::size_t i = 0; i < merges.size(); ++i) {
     uint64_t key = pair_key(merges[i].left, merges[i].right);
     std::size_t slot = hash(key) >> table.shift_;
@@ -41,6 +44,9 @@ Result<MergeTable> MergeTable::build(std::span<const Merge> merges) {
     }
     table.slots_[slot] = key << 24 | i;
     table.results_.push_back(merges[i].result);
+    if (merges[i].left < kDirectIds && merges[i].right < kDirectIds) {
+      table.direct_[static_cast<std::size_t>(merges[i].left * kDirectIds + merges[i].right)] = static_cast<uint32_t>(i);
+    }
   }
   return table;
 }
@@ -55,6 +61,11 @@ uint32_t MergeTable::rank(int32_t left, int32_t right) const {
   }
 }
 
+uint32_t MergeTable::first_rank(int32_t left, int32_t right) const {
+  if (left >= kDirectIds || right >= kDirectIds) return rank(left, right);
+  return direct_[static_cast<std::size_t>(left * kDirectIds + right)];
+}
+
 int64_t MergeTable::apply(std::span<int32_t> ids, int64_t* num_steps) const {
   if (ids.size() < 2) return static_cast<int64_t>(ids.size());
   return ids.size() <= kShort ? apply_short(ids) : apply_long(ids, num_steps);
@@ -63,7 +74,7 @@ int64_t MergeTable::apply(std::span<int32_t> ids, int64_t* num_steps) const {
 int64_t MergeTable::apply_short(std::span<int32_t> ids) const {
   std::array<uint32_t, kShort> ranks;
   std::size_t n = ids.size();
-  for (std::size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
+  for (std::size_t i = 0; i + 1 < n; ++i) ranks[i] = first_rank(ids[i], ids[i + 1]);
   while (n > 1) {
     auto end = ranks.begin() + static_cast<std::ptrdiff_t>(n) - 1;
     auto lowest = std::min_element(ranks.begin(), end);
@@ -90,7 +101,7 @@ int64_t MergeTable::apply_long(std::span<int32_t> ids, int64_t* num_steps) const
   heap.reserve(n);
   auto lowest_first = [](uint64_t a, uint64_t b) { return a > b; };
   for (uint32_t i = 0; i < n; ++i) {
-    uint32_t r = i + 1 < n ? rank(ids[i], ids[i + 1]) : kNone;
+    uint32_t r = i + 1 < n ? first_rank(ids[i], ids[i + 1]) : kNone;
     links[i] = {.before = i - 1, .after = i + 1, .rank = r};
     if (r != kNone) heap.push_back(uint64_t{r} << 32 | i);
   }

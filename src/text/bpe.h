@@ -36,9 +36,12 @@ class MergeTable {
  private:
   static constexpr uint32_t kNone = (1u << 24) - 1;
   uint32_t rank(int32_t left, int32_t right) const;
+  uint32_t first_rank(int32_t left, int32_t right) const;
   int64_t apply_short(std::span<int32_t> ids) const;
   int64_t apply_long(std::span<int32_t> ids, int64_t* num_steps) const;
 
+  std::vector<uint32_t>
+      direct_;  // ranks of pairs of ids below kDirectIds: every run begins with bytes, whose ids are low
   std::vector<uint64_t> slots_;   // left 20 bits, right 20 bits, rank 24 bits; open addressing
   int shift_ = 63;                // slot = hash >> shift
   std::vector<int32_t> results_;  // by rank

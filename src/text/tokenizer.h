@@ -28,6 +28,8 @@
 
 namespace deepinfer::text {
 
+class PieceMemory;
+
 // Half-open range of bytes.
 struct ByteRange {
   int64_t begin = 0, end = 0;
@@ -65,8 +67,8 @@ class Tokenizer {
     uint32_t begin = 0, size = 0;  // in bytes_
     bool is_present = false, is_added = false, is_special = false;
   };
-  void encode_valid(std::string_view text, std::vector<int32_t>& ids) const;
-  void encode_piece(std::string_view piece, std::vector<int32_t>& ids) const;
+  void encode_valid(std::string_view text, PieceMemory& memory, std::vector<int32_t>& ids) const;
+  void encode_piece(std::string_view piece, PieceMemory& memory, std::vector<int32_t>& ids) const;
 
   std::string bytes_;  // of all tokens
   std::vector<Token> tokens_;

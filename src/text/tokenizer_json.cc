@@ -130,7 +130,7 @@ class TokenizerLoader {
   }
 
  private:
-  int32_t id_of(std::string_view spelled) const { return spelled_ids_.find(spelled, spelled_); }
+  int32_t id_of(std::string_view spelled) const { return spelled_ids_.find(spelled, hash_word(spelled), spelled_); }
 
   Tokenizer::Token& slot(int32_t id) {
     auto i = static_cast<std::size_t>(id);
@@ -238,7 +238,8 @@ class TokenizerLoader {
           return fail(Code::kUnsupported, "tokenizer.json: {} of '{}' is not supported", name, content);
       }
       int32_t known = id_of(content);
-      bool is_same = known == id || (known < 0 && !t_.has(id));
+      // A vocabulary entry may be repeated as an added token if both stand for the same bytes.
+      bool is_same = known == id ? t_.token_bytes(id) == content : known < 0 && !t_.has(id);
       if (!is_same || !t_.added_ids_.emplace(content, id).second) {
         return fail(Code::kCorrupt, "tokenizer.json: added token '{}' with id {} contradicts another entry", content,
                     id);

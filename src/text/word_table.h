@@ -11,6 +11,8 @@
 
 namespace deepinfer::text {
 
+uint64_t hash_word(std::string_view word);
+
 class WordTable {
  public:
   struct Entry {
@@ -22,8 +24,9 @@ class WordTable {
   // `bytes` holds the text of every token one after the other.
   WordTable(const std::string& bytes, const std::vector<Entry>& entries);
 
-  // Id of the token with these bytes, -1 if there is none. `bytes` are those given to the constructor.
-  int32_t find(std::string_view word, const std::string& bytes) const;
+  // Id of the token with these bytes, -1 if there is none. `bytes` are those given to the constructor, `hash` is
+  // hash_word(word).
+  int32_t find(std::string_view word, uint64_t hash, const std::string& bytes) const;
 
  private:
   struct Slot {
@@ -32,7 +35,6 @@ class WordTable {
   };
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
-  std::size_t longest_ = 0;
 };
 
 }  // namespace deepinfer::text
