@@ -10,3 +10,9 @@ elseif(DI_SANITIZE STREQUAL "thread")
 elseif(DI_SANITIZE)
   message(FATAL_ERROR "DI_SANITIZE must be empty, address or thread, not '${DI_SANITIZE}'")
 endif()
+
+# The fuzz targets need coverage in every library they link, and both sanitizers to see what goes wrong.
+if(DI_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
+endif()
