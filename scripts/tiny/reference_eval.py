@@ -11,7 +11,7 @@ first choice in one pass over prompt and answer.  Writes expected.json beside it
 A run that was stopped goes on with the tasks that are missing, if the checkpoint is the same.
 
 With --compact the layers from the boundary on see only the last K = window + 12 tokens of the prompt through their
-windows; items with a shorter prompt are left out, since nothing changes for them, and the file is expected_compact.json.
+windows; items with a shorter prompt are left out: nothing changes for them. The file is expected_compact.json then.
 """
 
 from __future__ import annotations
