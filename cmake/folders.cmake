@@ -4,9 +4,10 @@
 #
 # Sources are all *.cc below src/<name>, tests all *_test.cc beside them (one test program a folder, label `fast`;
 # files called *_slow_test.cc form a second program with the label `slow`). Units that need an instruction set's flags
-# live in kernels/cpu/<isa>/ and get them here.
+# live in kernels/cpu/<isa>/ and get them in isa.cmake.
 
 include(GoogleTest)
+include(isa)
 
 function(di_folder name)
   cmake_parse_arguments(ARG "" "EXECUTABLE" "DEPENDS" ${ARGN})

@@ -1,0 +1,2 @@
+#define DI_ISA avx2
+#include "kernels/cpu/body/cache.h"

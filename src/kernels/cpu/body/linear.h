@@ -1,0 +1,98 @@
+// linear and grouped_linear: all jobs of a call in one fork-join, cut into units of weight rows.
+#pragma once
+
+#include "kernels/cpu/body/input.h"
+
+namespace deepinfer::kernels::cpu {
+namespace {
+
+// Rows [row, row + count) of a weight against columns from group `group` of the input, into columns `column` of y.
+struct Unit {
+  const Weight* weight;
+  int64_t row, count, group, column;
+  TensorView y;
+  bool round, accumulate;
+};
+
+inline void run_unit(const Unit& u, const Input& input, int64_t num_tokens) {
+  alignas(64) float acc[kMaxTokens * kBlockRows];
+  const Rounder r{u.round};
+  for (int64_t t0 = 0; t0 < num_tokens; t0 += kMaxTokens) {
+    Tokens tokens;
+    tokens.input = input.from_group(u.group);
+    tokens.first = t0;
+    tokens.count = static_cast<int>(num_tokens - t0 < kMaxTokens ? num_tokens - t0 : kMaxTokens);
+    DI_ISA::product(*u.weight, u.row, u.count, tokens, acc);
+    for (int i = 0; i < tokens.count; ++i) {
+      float* y = u.y.f32(t0 + i) + u.column;
+      const float* a = acc + i * kBlockRows;
+      for_lanes(u.count, [&](int64_t c, int n) {
+        const VF v = load(a + c);
+        store_any(y + c, u.accumulate ? add(load_any(y + c, n), v) : r(v), n);
+      });
+    }
+  }
+}
+
+}  // namespace
+
+namespace DI_ISA {
+
+void linear(const Context& ctx, const LinearParams& p) {
+  if (p.x.rows == 0) return;
+  Scratch scratch(ctx);
+  InputNeeds needs;
+  int64_t total_rows = 0;
+  for (const LinearJob& job : p.jobs) {
+    needs.add(job.weight.kind, ctx.vendor, p.quantize_input);
+    total_rows += job.weight.rows;
+  }
+  const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
+  const int64_t step = unit_rows(total_rows, ctx.pool.size());
+  int64_t num_units = 0;
+  for (const LinearJob& job : p.jobs) num_units += (job.weight.rows + step - 1) / step;
+  ctx.pool.each(num_units, [&](int64_t i) {
+    const LinearJob* job = p.jobs.data();
+    for (int64_t n; i >= (n = (job->weight.rows + step - 1) / step); ++job) i -= n;
+    const int64_t row = i * step, left = job->weight.rows - row;
+    const Unit unit{&job->weight,
+                    row,
+                    left < step ? left : step,
+                    0,
+                    row,
+                    job->y,
+                    ctx.vendor && !job->keep_f32 && !job->accumulate,
+                    job->accumulate};
+    run_unit(unit, packed.of(job->weight.kind, ctx.vendor, p.quantize_input), p.x.rows);
+  });
+}
+
+void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
+  if (p.x.rows == 0) return;
+  Scratch scratch(ctx);
+  InputNeeds needs;
+  needs.add(p.weight.kind, ctx.vendor, false);
+  const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
+  const Input& input = packed.of(p.weight.kind, ctx.vendor, false);
+  const int64_t rows = p.weight.rows / p.groups, input_groups = p.weight.cols / 32;
+  int64_t step = unit_rows(p.weight.rows, ctx.pool.size());
+  // A panel must not cross a row of FP8 scales: where groups do not start at multiples of 32 rows, pieces end there.
+  const bool aligned = rows % 32 == 0;
+  if (!aligned) step = 16;
+  const int64_t per_group = aligned ? (rows + step - 1) / step : (rows + 15) / 16 + 1;
+  ctx.pool.each(p.groups * per_group, [&](int64_t i) {
+    const int64_t g = i / per_group, end = (g + 1) * rows;
+    int64_t row = g * rows + i % per_group * step, stop = row + step;
+    if (!aligned) {
+      const int64_t base = g * rows / 16 * 16 + i % per_group * 16;
+      row = base > g * rows ? base : g * rows;
+      stop = base + 16;
+    }
+    if (stop > end) stop = end;
+    if (row >= stop) return;
+    run_unit(Unit{&p.weight, row, stop - row, g * input_groups, row, p.y, ctx.vendor, false}, input, p.x.rows);
+  });
+}
+
+}  // namespace DI_ISA
+}  // namespace deepinfer::kernels::cpu

@@ -1,0 +1,195 @@
+// One mHC site (model.md 3.1, 3.2), in one pass over the streams.
+//
+//   A batch row's channels are cut into pieces of kPiece. A unit (up to four rows, one piece) unfolds the previous
+//   output into its channels of all streams, folds them, and adds up its part of the mixes' products and of both mean
+//   squares. When all units are done the partial sums are added piece by piece in ascending order, and the row is
+//   finished: mixes, Sinkhorn, norm. Inside a piece a sum runs over streams and channels in ascending order in 16
+//   lanes, then the lane tree.
+#pragma once
+
+#include "kernels/cpu/body/input.h"
+
+namespace deepinfer::kernels::cpu {
+namespace {
+
+constexpr int64_t kPiece = 512;
+constexpr int kMaxStreams = 8, kMaxMixes = kMaxStreams * (kMaxStreams + 2);
+
+// Partial sums of one row and piece: mixes, then the mean squares of the streams and of the folded row.
+DI_INLINE int64_t sums_per_piece(int m) {
+  return m * (m + 2) + 2;
+}
+
+template <int R, int N>
+DI_INLINE void mix_products(const MhcParams& p, int first_mix, int64_t t0, int64_t begin, int64_t end, int64_t width,
+                            float* sums, int64_t row_stride) {
+  const int64_t d = width / p.m;
+  VF acc[R][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) acc[i][n] = zero();
+  }
+  for (int j = 0; j < p.m; ++j) {
+    const float* fn = p.fn + first_mix * width + j * d;
+    for (int64_t c = begin; c < end; c += 16) {
+      VF h[N];
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) h[n] = load(p.streams.f32(t0 + n) + j * d + c);
+#pragma GCC unroll 8
+      for (int i = 0; i < R; ++i) {
+        const VF w = load(fn + i * width + c);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) acc[i][n] = fma(w, h[n], acc[i][n]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) sums[n * row_stride + first_mix + i] = reduce(acc[i][n]);
+  }
+}
+
+// Unfold and fold of one row's piece; returns nothing, writes streams, x or folded, and the two mean squares' parts.
+DI_INLINE void pass_channels(const MhcParams& p, int64_t t, int64_t begin, int64_t end, Rounder r, float* sums) {
+  const int m = p.m;
+  const int64_t d = p.streams.cols / m;
+  float* h = p.streams.f32(t);
+  const bool unfold = !p.y.empty(), fold = p.gain != nullptr || !p.folded.empty();
+  const float* y = unfold ? p.y.f32(t) : nullptr;
+  const float* post = unfold ? p.post_in.f32(t) : nullptr;
+  const float* comb = unfold ? p.comb_in.f32(t) : nullptr;
+  const float* pre = fold ? p.pre_in.f32(t) : nullptr;
+  float* out = p.gain != nullptr ? p.x.f32(t) : fold ? p.folded.f32(t) : nullptr;
+  VF squares = zero(), folded_squares = zero();
+  for (int64_t c = begin; c < end; c += 16) {
+    VF s[kMaxStreams];
+    for (int j = 0; j < m; ++j) s[j] = load(h + j * d + c);
+    if (unfold) {
+      const VF v = load(y + c);
+      VF next[kMaxStreams];
+      for (int j = 0; j < m; ++j) {
+        VF sum = mul(set(comb[j]), s[0]);
+        for (int i = 1; i < m; ++i) sum = fma(set(comb[i * m + j]), s[i], sum);
+        next[j] = r(add(mul(set(post[j]), v), sum));
+      }
+      for (int j = 0; j < m; ++j) {
+        s[j] = next[j];
+        store(h + j * d + c, next[j]);
+      }
+    }
+    for (int j = 0; j < m; ++j) squares = fma(s[j], s[j], squares);
+    if (fold) {
+      VF sum = mul(set(pre[0]), s[0]);
+      for (int j = 1; j < m; ++j) sum = add(sum, mul(set(pre[j]), s[j]));
+      sum = r(sum);
+      store(out + c, sum);
+      if (p.gain != nullptr && !p.folded.empty()) store(p.folded.f32(t) + c, sum);
+      folded_squares = fma(sum, sum, folded_squares);
+    }
+  }
+  sums[m * (m + 2)] = reduce(squares);
+  sums[m * (m + 2) + 1] = reduce(folded_squares);
+}
+
+// c [m, m]: softmax of the rows, then column and row sums in turn.
+DI_INLINE void sinkhorn(float* c, int m, int iters, float eps) {
+  for (int i = 0; i < m; ++i) {
+    float* row = c + i * m;
+    float top = row[0], sum = 0;
+    for (int j = 1; j < m; ++j) top = row[j] > top ? row[j] : top;
+    alignas(64) float e[16];
+    store(e, vexp(sub(load_n(row, m), set(top))));
+    for (int j = 0; j < m; ++j) sum += e[j];
+    for (int j = 0; j < m; ++j) row[j] = e[j] / sum + eps;
+  }
+  for (int k = 0; k < 2 * iters - 1; ++k) {
+    const int along = k % 2 == 0 ? m : 1, across = k % 2 == 0 ? 1 : m;  // columns first
+    for (int a = 0; a < m; ++a) {
+      float sum = 0;
+      for (int b = 0; b < m; ++b) sum += c[a * across + b * along];
+      const float divisor = sum + eps;
+      for (int b = 0; b < m; ++b) c[a * across + b * along] /= divisor;
+    }
+  }
+}
+
+DI_INLINE void finish_row(const MhcParams& p, int64_t t, const float* partial, int64_t pieces, Rounder r) {
+  const int m = p.m, mixes = m * (m + 2);
+  const int64_t width = p.streams.cols, d = width / m, stride = sums_per_piece(m);
+  alignas(64) float a[kMaxMixes + 2 + 16];
+  for (int i = 0; i < mixes + 2; ++i) {
+    float sum = partial[i];
+    for (int64_t k = 1; k < pieces; ++k) sum += partial[k * stride + i];
+    a[i] = sum;
+  }
+  const float squares = a[mixes], folded_squares = a[mixes + 1];
+  if (p.fn != nullptr) {
+    const float inverse = inverse_rms(squares, width, p.rms_eps);
+    for (int i = 0; i < mixes; ++i) a[i] = a[i] * inverse * p.scale[i < m ? 0 : i < 2 * m ? 1 : 2] + p.base[i];
+    alignas(64) float s[16];
+    store(s, vsigmoid(load(a)));  // 2 m <= 16
+    for (int j = 0; j < m; ++j) p.pre_out.f32(t)[j] = s[j] + p.hc_eps;
+    for (int j = 0; j < m; ++j) p.post_out.f32(t)[j] = 2 * s[m + j];
+    float* comb = p.comb_out.f32(t);
+    for (int i = 0; i < m * m; ++i) comb[i] = a[2 * m + i];
+    sinkhorn(comb, m, p.sinkhorn_iters, p.hc_eps);
+  }
+  if (p.gain != nullptr) {
+    scale_by_gain(p.x.f32(t), p.gain, inverse_rms(folded_squares, d, p.rms_eps), d, r, p.x.f32(t));
+  }
+}
+
+}  // namespace
+
+namespace DI_ISA {
+
+void mhc(const Context& ctx, const MhcParams& p) {
+  const int64_t num_rows = p.streams.rows, width = p.streams.cols, d = width / p.m;
+  const int64_t pieces = (d + kPiece - 1) / kPiece, stride = sums_per_piece(p.m), row_stride = pieces * stride;
+  const Rounder r{ctx.vendor};
+  Scratch scratch(ctx);
+  const int64_t most_rows =
+      scratch.left() / (row_stride * 4) / 4 * 4;  // rows whose sums fit; a result depends on its row only
+  const int64_t rows_at_once = num_rows < most_rows || most_rows == 0 ? num_rows : most_rows;
+  float* partial = static_cast<float*>(scratch.take(rows_at_once * row_stride * 4));
+  for (int64_t base = 0; base < num_rows; base += rows_at_once) {
+    const int64_t rows = num_rows - base < rows_at_once ? num_rows - base : rows_at_once, tiles = (rows + 3) / 4;
+    auto unit = [&](int64_t i) {
+      const int64_t piece = i % pieces, first = i / pieces * 4, count = rows - first < 4 ? rows - first : 4;
+      const int64_t begin = piece * kPiece, end = begin + kPiece < d ? begin + kPiece : d;
+      float* sums = partial + first * row_stride + piece * stride;
+      for (int64_t n = 0; n < count; ++n) pass_channels(p, base + first + n, begin, end, r, sums + n * row_stride);
+      if (p.fn == nullptr) return;
+      const int mixes = p.m * (p.m + 2);
+      int i0 = 0;
+      if (count == 4) {
+        for (; i0 + 4 <= mixes; i0 += 4) mix_products<4, 4>(p, i0, base + first, begin, end, width, sums, row_stride);
+        for (; i0 < mixes; ++i0) mix_products<1, 4>(p, i0, base + first, begin, end, width, sums, row_stride);
+      } else {
+        for (; i0 + 8 <= mixes; i0 += 8) {
+          for (int64_t n = 0; n < count; ++n) {
+            mix_products<8, 1>(p, i0, base + first + n, begin, end, width, sums + n * row_stride, row_stride);
+          }
+        }
+        for (; i0 < mixes; ++i0) {
+          for (int64_t n = 0; n < count; ++n) {
+            mix_products<1, 1>(p, i0, base + first + n, begin, end, width, sums + n * row_stride, row_stride);
+          }
+        }
+      }
+    };
+    if (rows * width * (p.fn != nullptr ? 8 : 1) <= kSerialElements) {
+      for (int64_t i = 0; i < tiles * pieces; ++i) unit(i);
+    } else {
+      ctx.pool.each(tiles * pieces, unit);
+    }
+    for_rows(ctx, rows, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) finish_row(p, base + t, partial + t * row_stride, pieces, r);
+    });
+  }
+}
+
+}  // namespace DI_ISA
+}  // namespace deepinfer::kernels::cpu

@@ -1,0 +1,273 @@
+// Index scores over packed FP4 keys and the choice of entries (model.md 3.4).
+//
+//   Sixteen keys are decoded to bytes (12 + twice the value) and meet all heads of the row: exact integer sums inside
+//   groups of 32 channels, times a power of two, added in ascending group order, heads added in ascending order.
+//   `vendor` rounds to bf16 at the four places of model.md 6.2. Rows are taken in batches whose scores fit the scratch;
+//   the score of a row is cut into pieces of kPieceKeys over all threads, so that one row over a million keys uses the
+//   whole machine.
+//
+// The k best are found in O(n) without sorting: a radix search on the ordered bits finds the k-th largest value, one
+// pass collects what is larger and the first of what is equal (lower index first).
+#pragma once
+
+#include "kernels/cpu/body/records.h"
+
+namespace deepinfer::kernels::cpu {
+namespace {
+
+constexpr int64_t kPieceKeys = 2048;
+constexpr int kMaxIndexGroups = 16;  // index_dim <= 512
+
+// Queries of one row, packed for the integer products.
+struct IndexQuery {
+  int8_t* codes;     // [heads][dim], in each 8 channels the even ones first
+  float* scales;     // [heads][groups], a quarter of the power of two: both sides are doubled
+  int32_t* offsets;  // [heads][groups]
+  float* weights;    // [heads]
+};
+DI_INLINE int64_t index_query_bytes(int64_t heads, int64_t dim) {
+  return heads * (dim + dim / 32 * 8 + 4) + 64;
+}
+
+DI_INLINE IndexQuery query_at(std::byte* at, int64_t heads, int64_t dim) {
+  IndexQuery q;
+  q.codes = reinterpret_cast<int8_t*>(at);
+  q.scales = reinterpret_cast<float*>(at + heads * dim);
+  q.offsets = reinterpret_cast<int32_t*>(q.scales + heads * (dim / 32));
+  q.weights = reinterpret_cast<float*>(q.offsets + heads * (dim / 32));
+  return q;
+}
+
+DI_INLINE void pack_query(const SelectParams& p, int64_t t, Rounder r, const IndexQuery& q) {
+  const int64_t dim = p.q.cols / p.heads, groups = dim / 32;
+  alignas(64) float row[kMaxIndexGroups * 32];
+  for (int h = 0; h < p.heads; ++h) {
+    rotate_row(p.q.f32(t) + h * dim, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, false, r, row);
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint8_t scale = fp4e8_scale(row + 32 * g);
+      const VF inverse = set(std::bit_cast<float>((254u - scale) << 23)), two = set(2.f);
+      const VI a = to_int(mul(e2m1_value(e2m1_code(mul(load(row + 32 * g), inverse))), two));
+      const VI b = to_int(mul(e2m1_value(e2m1_code(mul(load(row + 32 * g + 16), inverse))), two));
+      store_s8_even_odd(q.codes + h * dim + 32 * g, a);
+      store_s8_even_odd(q.codes + h * dim + 32 * g + 16, b);
+      q.offsets[h * groups + g] = -12 * reducei(addi(a, b));
+      q.scales[h * groups + g] = std::bit_cast<float>(static_cast<uint32_t>(scale) << 23) * 0.25f;
+    }
+    q.weights[h] = r(p.head_weights.f32(t)[h] * p.head_scale);
+  }
+}
+
+// scores[0 .. 16) of the keys from `key` on, a multiple of 16; keys past the end of the block give garbage.
+DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_t* block_table, int64_t key,
+                        Rounder r) {
+  const int64_t dim = p.cache.index_dim, groups = dim / 32, per_block = p.cache.entries_per_block(),
+                entry = key % per_block;
+  const uint8_t* block =
+      reinterpret_cast<const uint8_t*>(p.cache.index) + block_table[key / per_block] * p.cache.index_block_bytes;
+  const uint8_t *codes = block + entry * (dim / 2), *scales = block + per_block * (dim / 2) + entry * groups;
+  VI decoded[kMaxIndexGroups * 8];
+  VF key_scales[kMaxIndexGroups];
+  const Fp4Codec codec;
+  for (int64_t g = 0; g < groups; ++g) {
+    const uint8_t* rows[16];
+    for (int i = 0; i < 16; ++i) rows[i] = codes + i * (dim / 2) + 16 * g;
+    VI v[4];
+    transpose_16x16(rows, v);
+    for (int c = 0; c < 4; ++c) {
+      decoded[8 * g + 2 * c] = codec.even(v[c]);
+      decoded[8 * g + 2 * c + 1] = codec.odd(v[c]);
+    }
+    alignas(64) int32_t exponents[16];
+    for (int i = 0; i < 16; ++i) exponents[i] = scales[i * groups + g];
+    key_scales[g] = ue8m0_value<0>(loadi(exponents));
+  }
+  VF sum = zero();
+  for (int h = 0; h < p.heads; ++h) {
+    VF similarity = zero();
+    for (int64_t g = 0; g < groups; ++g) {
+      VI dot = seti(q.offsets[h * groups + g]);
+      const int8_t* x = q.codes + h * dim + 32 * g;
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) dot = dot_u8s8(dot, decoded[8 * g + k], broadcast32(x + 4 * k));
+      similarity = fma(to_float(dot), mul(key_scales[g], set(q.scales[h * groups + g])), similarity);
+    }
+    similarity = vmax(r(similarity), zero());
+    sum = add(sum, r(mul(similarity, set(q.weights[h]))));
+  }
+  return r(sum);
+}
+
+// Floats in the order of their bits as unsigned numbers; -inf and NaN become 0, which is never chosen; -0 equals 0.
+DI_INLINE VI ordered_bits(VF v) {
+  v = add(v, zero());
+  const VI u = bits(v), flip = ori(srai<31>(u), seti(static_cast<int32_t>(0x80000000u)));
+  const VI ordered = xori(u, flip);
+  const VM valid = less(set(-__builtin_inff()), v);
+  return pick_int(valid, ordered, zeroi());
+}
+
+// out: indices of the k largest of scores [n] in ascending order, then -1 up to k. Room for 16 more floats behind
+// scores.
+inline void top_k(const float* scores, int64_t n, int64_t k, int32_t* out) {
+  auto key_at = [&](int64_t i, int count) {
+    VF v = load_any(scores + i, count);
+    if (count < 16) v = pick(first_lanes(count), v, set(-__builtin_inff()));
+    return ordered_bits(v);
+  };
+  // From the top: 11, 11 and 10 bits of the k-th largest. `above`: how many are larger than every value with this
+  // prefix.
+  uint32_t prefix = 0;
+  int64_t wanted = k;
+  bool all = false;
+  int done = 0;
+  for (const int width : {11, 11, 10}) {
+    uint32_t counts[2048] = {};
+    const int shift = 32 - done - width;
+    const uint32_t mask = (1u << width) - 1;
+    for_lanes(n, [&](int64_t i, int count) {
+      alignas(64) uint32_t keys[16];
+      storei(keys, key_at(i, count));
+      for (int j = 0; j < count; ++j) {
+        if (keys[j] == 0 || (done > 0 && keys[j] >> (32 - done) != prefix)) continue;
+        ++counts[keys[j] >> shift & mask];
+      }
+    });
+    int64_t bucket = mask;
+    int64_t seen = 0;
+    for (; bucket >= 0 && seen + counts[bucket] < wanted; --bucket) seen += counts[bucket];
+    if (bucket < 0) {  // fewer than k valid scores: all of them
+      all = true;
+      break;
+    }
+    wanted -= seen;
+    prefix = prefix << width | static_cast<uint32_t>(bucket);
+    done += width;
+  }
+  const uint32_t threshold = all ? 0 : prefix;
+  int64_t equal = all ? 0 : wanted, at = 0;
+  for_lanes(n, [&](int64_t i, int count) {
+    alignas(64) uint32_t keys[16];
+    storei(keys, key_at(i, count));
+    for (int j = 0; j < count; ++j) {
+      const bool take = keys[j] > threshold || (keys[j] == threshold && equal > 0);
+      if (!take) continue;
+      if (keys[j] == threshold) --equal;
+      out[at++] = static_cast<int32_t>(i + j);
+    }
+  });
+  for (; at < k; ++at) out[at] = -1;
+}
+
+struct SelectRow {
+  int64_t t, visible;
+  const Run* run;
+  IndexQuery query;
+  float* scores;
+};
+
+DI_INLINE void score_piece(const SelectParams& p, const SelectRow& row, int64_t begin, int64_t end, Rounder r) {
+  for (int64_t g = begin; g < end; g += 16) store(row.scores + g, score_keys(p, row.query, row.run->block_table, g, r));
+}
+
+// Only the entries of the candidate blocks; the rest is -inf.
+inline void score_candidates(const SelectParams& p, const SelectRow& row, Rounder r) {
+  const int64_t size = p.candidate_block_size;
+  for (int64_t g = 0; g < row.visible; g += 16) store(row.scores + g, set(-__builtin_inff()));
+  int64_t scored_to = 0;  // candidates ascend
+  const int32_t* blocks = p.candidates.row<int32_t>(row.t);
+  for (int64_t i = 0; i < p.candidates.cols && blocks[i] >= 0; ++i) {
+    const int64_t begin = blocks[i] * size, end = begin + size < row.visible ? begin + size : row.visible;
+    for (int64_t g = (begin > scored_to ? begin : scored_to) / 16 * 16; g < end; g += 16) {
+      alignas(64) float s[16];
+      store(s, score_keys(p, row.query, row.run->block_table, g, r));
+      for (int64_t k = g > begin ? g : begin; k < g + 16 && k < end; ++k) row.scores[k] = s[k - g];
+    }
+    scored_to = begin;
+  }
+}
+
+inline void choose(const SelectParams& p, const SelectRow& row, float* block_scores) {
+  if (p.role == SelectParams::Role::kSource) {
+    const int64_t size = p.candidate_block_size, blocks = (row.visible + size - 1) / size;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t end = (b + 1) * size < row.visible ? (b + 1) * size : row.visible;
+      float best = -__builtin_inff();
+      for (int64_t g = b * size; g < end; ++g) best = row.scores[g] > best ? row.scores[g] : best;
+      block_scores[b] = b + 1 == blocks ? __builtin_inff() : best;  // the block of the newest visible entry
+    }
+    top_k(block_scores, blocks, p.candidates.cols, p.candidates.row<int32_t>(row.t));
+  }
+  top_k(row.scores, row.visible, p.chosen.cols, p.chosen.row<int32_t>(row.t));
+}
+
+}  // namespace
+
+namespace DI_ISA {
+
+void select(const Context& ctx, const SelectParams& p) {
+  const int64_t num_rows = p.q.rows, dim = p.q.cols / p.heads;
+  const bool is_chooser = p.role == SelectParams::Role::kChooser;
+  const Rounder r{ctx.vendor};
+  int64_t longest = 0;
+  for (int64_t t = 0; t < num_rows; ++t) {
+    const int64_t visible = (p.batch->positions[t] + 1) / p.cache.ratio;
+    longest = visible > longest ? visible : longest;
+  }
+  // Without a choice to make, everything visible is chosen (and no score is needed).
+  if (p.role == SelectParams::Role::kPlain && longest <= p.chosen.cols) {
+    for (int64_t t = 0; t < num_rows; ++t) {
+      const int64_t visible = (p.batch->positions[t] + 1) / p.cache.ratio;
+      int32_t* out = p.chosen.row<int32_t>(t);
+      for (int64_t i = 0; i < p.chosen.cols; ++i) out[i] = i < visible ? static_cast<int32_t>(i) : -1;
+    }
+    return;
+  }
+
+  Scratch scratch(ctx);
+  const int64_t score_floats = (longest + 31) / 16 * 16, query_bytes = (index_query_bytes(p.heads, dim) + 63) / 64 * 64;
+  const int64_t block_floats = p.role == SelectParams::Role::kSource ? longest / p.candidate_block_size + 32 : 0;
+  const int64_t row_bytes =
+      (score_floats + (block_floats + 15) / 16 * 16) * 4 + query_bytes + static_cast<int64_t>(sizeof(SelectRow));
+  int64_t at_once = (scratch.left() - 1024) / row_bytes;
+  if (at_once > num_rows) at_once = num_rows;
+  if (at_once < 1) at_once = 1;
+  SelectRow* rows = static_cast<SelectRow*>(scratch.take(at_once * static_cast<int64_t>(sizeof(SelectRow))));
+  std::byte* queries = static_cast<std::byte*>(scratch.take(at_once * query_bytes));
+  float* scores = static_cast<float*>(scratch.take(at_once * score_floats * 4));
+  float* blocks = static_cast<float*>(scratch.take(at_once * block_floats * 4));
+
+  for (int64_t base = 0; base < num_rows; base += at_once) {
+    const int64_t count = num_rows - base < at_once ? num_rows - base : at_once;
+    for_rows(ctx, count, 4 * p.q.cols, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t t = base + i;
+        rows[i] = {t, (p.batch->positions[t] + 1) / p.cache.ratio,
+                   &p.batch->runs[static_cast<size_t>(p.batch->run_of_row[t])],
+                   query_at(queries + i * query_bytes, p.heads, dim), scores + i * score_floats};
+        pack_query(p, t, r, rows[i].query);
+      }
+    });
+    const bool in_pieces = !is_chooser && count < 4 * ctx.pool.size() && longest > kPieceKeys;
+    if (in_pieces) {
+      const int64_t pieces = (longest + kPieceKeys - 1) / kPieceKeys;
+      ctx.pool.each(count * pieces, [&](int64_t i) {
+        const SelectRow& row = rows[i / pieces];
+        const int64_t begin = i % pieces * kPieceKeys, end = begin + kPieceKeys;
+        score_piece(p, row, begin, end < row.visible ? end : row.visible, r);
+      });
+    }
+    auto finish = [&](int64_t i) {
+      if (is_chooser) score_candidates(p, rows[i], r);
+      if (!is_chooser && !in_pieces) score_piece(p, rows[i], 0, rows[i].visible, r);
+      choose(p, rows[i], blocks + i * block_floats);
+    };
+    if (count * longest < 256) {
+      for (int64_t i = 0; i < count; ++i) finish(i);
+    } else {
+      ctx.pool.each(count, finish);
+    }
+  }
+}
+
+}  // namespace DI_ISA
+}  // namespace deepinfer::kernels::cpu
