@@ -32,6 +32,9 @@ Result<MergeTable> MergeTable::build(std::span<const Merge> merges) {
   std::size_t size = std::bit_ceil(merges.size() * 2 + 2);
   table.slots_.assign(size, kEmpty);
   table.shift_ = 64 - std::countr_zero(size);
+  std::size_t num_bits = std::bit_ceil(merges.size() * 8 + 64);  // an eighth of the bits set
+  table.filter_.assign(num_bits / 64, 0);
+  table.filter_shift_ = 64 - std::countr_zero(num_bits);
   table.results_.reserve(merges.size());
   table.direct_.assign(std::size_t{kDirectIds} * kDirectIds, kNone);
   for (std::size_t i = 0; i < merges.size(); ++i) {
@@ -43,6 +46,8 @@ Result<MergeTable> MergeTable::build(std::span<const Merge> merges) {
       }
     }
     table.slots_[slot] = key << 24 | i;
+    uint64_t bit = hash(key) >> table.filter_shift_;
+    table.filter_[bit / 64] |= uint64_t{1} << bit % 64;
     table.results_.push_back(merges[i].result);
     if (merges[i].left < kDirectIds && merges[i].right < kDirectIds) {
       table.direct_[static_cast<std::size_t>(merges[i].left * kDirectIds + merges[i].right)] = static_cast<uint32_t>(i);
@@ -52,9 +57,11 @@ Result<MergeTable> MergeTable::build(std::span<const Merge> merges) {
 }
 
 uint32_t MergeTable::rank(int32_t left, int32_t right) const {
-  uint64_t key = pair_key(left, right);
+  uint64_t key = pair_key(left, right), h = hash(key);
+  uint64_t bit = h >> filter_shift_;
+  if ((filter_[bit / 64] >> bit % 64 & 1) == 0) return kNone;
   std::size_t mask = slots_.size() - 1;
-  for (std::size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask) {
+  for (std::size_t slot = h >> shift_;; slot = (slot + 1) & mask) {
     uint64_t entry = slots_[slot];
     if (entry >> 24 == key && entry != kEmpty) return static_cast<uint32_t>(entry & kNone);
     if (entry == kEmpty) return kNone;

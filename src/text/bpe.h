@@ -42,6 +42,9 @@ class MergeTable {
 
   std::vector<uint32_t>
       direct_;  // ranks of pairs of ids below kDirectIds: every run begins with bytes, whose ids are low
+  // Bit per hash value that some pair has: most pairs that are asked for have no rank, and this fits a small cache.
+  std::vector<uint64_t> filter_;
+  int filter_shift_ = 63;
   std::vector<uint64_t> slots_;   // left 20 bits, right 20 bits, rank 24 bits; open addressing
   int shift_ = 63;                // slot = hash >> shift
   std::vector<int32_t> results_;  // by rank
