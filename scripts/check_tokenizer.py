@@ -4,7 +4,8 @@
 
 Needs tokenizers==0.23.3 from PyPI; the C++ tests do not. Without --deepinfer it only prints the digests: SHA-256 of
 little-endian int32 lists, for the ids of every code point (alone, and between letters) and for the compressed
-vocabulary map. With it, random text over awkward alphabets is encoded by both, with and without added tokens, and must agree.
+vocabulary map. With it, random text over awkward alphabets is encoded by both, with and without added tokens, and must
+agree.
 """
 
 import argparse
