@@ -15,6 +15,7 @@ void RefOps::norm_row(const float* x, const bf16* gain, int64_t n, float eps, fl
 }
 
 void RefOps::rotate_row(float* x, int64_t n, const float* cos, const float* sin, int64_t pairs, bool inverse) const {
+  DI_CHECK(2 * pairs <= n, "{} rotated pairs in {} channels", pairs, n);
   float* tail = x + n - 2 * pairs;
   for (int64_t i = 0; i < pairs; ++i) {
     const float a = tail[2 * i], b = tail[2 * i + 1], s = inverse ? -sin[i] : sin[i];
