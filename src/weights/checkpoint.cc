@@ -198,8 +198,10 @@ Result<WeightView> Checkpoint::map(std::string_view name, const Slice& slice) co
   }
   if (spec->is_quantised() && spec->part != Part::kEngramTable) {
     const ByteRect scales = scale_rect(*spec, slice);
-    for (int64_t r = 0; r < scales.rows; ++r) {
-      DI_TRY_VOID(check_scales(*spec, {view.scales + r * scales.stride, static_cast<size_t>(scales.row_bytes)}));
+    const bool is_contiguous = scales.row_bytes == scales.stride;
+    const int64_t run = is_contiguous ? scales.size() : scales.row_bytes;
+    for (int64_t r = 0; r < (is_contiguous ? 1 : scales.rows); ++r) {
+      DI_TRY_VOID(check_scales(*spec, {view.scales + r * scales.stride, static_cast<size_t>(run)}));
     }
   }
   const SliceBytes size = slice_bytes(*spec, slice);
