@@ -63,6 +63,7 @@ class Tokenizer {
 
  private:
   friend class TokenizerLoader;
+  Tokenizer() = default;
   struct Token {
     uint32_t begin = 0, size = 0;  // in bytes_
     bool is_present = false, is_added = false, is_special = false;
