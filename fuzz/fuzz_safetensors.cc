@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   auto entries = weights::parse_header({reinterpret_cast<const char*>(data) + 2, size - 2}, 8, payload);
   if (!entries) return 0;
   for (const auto& e : *entries) {
-    DI_CHECK(e.bytes >= 0 && e.offset >= 8 && e.offset + e.bytes <= 8 + payload, "{} at {} + {}", e.name, e.offset, e.bytes);
+    DI_CHECK(e.bytes >= 0 && e.offset >= 8 && e.offset + e.bytes <= 8 + payload, "{} at {} + {}", e.name, e.offset,
+             e.bytes);
   }
   return 0;
 }

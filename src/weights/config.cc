@@ -84,7 +84,7 @@ class Section {
       problem_.report("config key {}{} is {}, allowed are numbers {}..{}", prefix_, key, shortened(*v), low, high);
       return low;
     }
-    return value;
+    return value + 0.0;  // -0 becomes 0
   }
   // Whole numbers in [low, high].
   std::vector<int64_t> list(std::string_view key, int64_t low, int64_t high) {

@@ -2,6 +2,7 @@
 
 #include "weights/config.h"
 
+#include <cmath>
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -82,6 +83,10 @@ TEST(Config, WrittenTextReadsBackTheSame) {
   auto again = parse_config(text);
   ASSERT_TRUE(again) << message(again);
   EXPECT_EQ(config_json(*again), text);
+  // A negative zero is a zero, or its text would not be stable.
+  auto negative = parse_edited([](json::object& t) { t["hc_eps"] = -0.0; });
+  ASSERT_TRUE(negative) << message(negative);
+  EXPECT_FALSE(std::signbit(negative->hc_eps));
   EXPECT_THAT(again->unknown_keys, ElementsAre());
 }
 
