@@ -24,7 +24,7 @@ Result<File> File::open_read(const std::string& path) {
   f.path_ = path;
   f.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (f.fd_ < 0) return io_error(path, "open");
-  struct stat st{};
+  struct stat st {};
   if (::fstat(f.fd_, &st) != 0) return io_error(path, "stat");
   if (!S_ISREG(st.st_mode)) return fail(Code::kIo, "{}: not a regular file", path);
   f.size_ = st.st_size;
@@ -51,9 +51,59 @@ Result<void> File::read_at(int64_t offset, std::span<std::byte> out) const {
     ssize_t n = ::pread(fd_, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return io_error(path_, "read");
-    if (n == 0) return fail(Code::kCorrupt, "{}: ends at byte {}, {} bytes wanted at {}", path_, size_, out.size(), offset);
+    if (n == 0)
+      return fail(Code::kCorrupt, "{}: ends at byte {}, {} bytes wanted at {}", path_, size_, out.size(), offset);
     done += static_cast<std::size_t>(n);
   }
+  return {};
+}
+
+namespace {
+
+std::string temporary_name(const std::string& path) {
+  return path + ".tmp";
+}
+
+}  // namespace
+
+Result<OutputFile> OutputFile::create(const std::string& path, int64_t size) {
+  OutputFile f;
+  f.path_ = path;
+  f.fd_ = ::open(temporary_name(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (f.fd_ < 0) return io_error(temporary_name(path), "create");
+  if (::ftruncate(f.fd_, size) != 0) return io_error(temporary_name(path), "extend");
+  return f;
+}
+
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_name(path_).c_str());
+}
+
+Result<void> OutputFile::write_at(int64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error(temporary_name(path_), "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += n;
+  }
+  return {};
+}
+
+Result<void> OutputFile::finish() {
+  if (::close(std::exchange(fd_, -1)) != 0) return io_error(temporary_name(path_), "close");
+  if (::rename(temporary_name(path_).c_str(), path_.c_str()) != 0) return io_error(path_, "rename");
   return {};
 }
 
@@ -65,7 +115,7 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Result<void> write_file(const std::string& path, std::string_view bytes) {
-  std::string temporary = path + ".tmp";
+  std::string temporary = temporary_name(path);
   int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(temporary, "create");
   std::size_t done = 0;
@@ -83,10 +133,12 @@ Result<void> write_file(const std::string& path, std::string_view bytes) {
   return {};
 }
 
-bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool file_exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 Result<int64_t> file_size(const std::string& path) {
-  struct stat st{};
+  struct stat st {};
   if (::stat(path.c_str(), &st) != 0) return io_error(path, "stat");
   return st.st_size;
 }

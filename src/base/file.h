@@ -1,4 +1,4 @@
-// Whole files, read-only mappings, and positioned reads.
+// Whole files, read-only mappings, positioned reads and writes.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,23 @@ class File {
  private:
   int fd_ = -1;
   int64_t size_ = 0;
+  std::string path_;
+};
+
+// A file written at positions under a temporary name; finish() gives it its own. Dropped unfinished, it is removed.
+class OutputFile {
+ public:
+  OutputFile() = default;
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&& other) noexcept;
+  ~OutputFile();
+
+  static Result<OutputFile> create(const std::string& path, int64_t size);
+  Result<void> write_at(int64_t offset, std::span<const std::byte> bytes) const;
+  Result<void> finish();
+
+ private:
+  int fd_ = -1;
   std::string path_;
 };
 

@@ -1,0 +1,155 @@
+// The two regions of the forward pass (replay.md 1, 4).
+#include <algorithm>
+
+#include "base/check.h"
+#include "model/indexer.h"
+#include "model/model.h"
+
+namespace deepinfer::model {
+
+void Model::forward(const ForwardBatch& batch, const TensorView& logits) {
+  producer(batch);
+  consumer(batch, logits);
+}
+
+// Runs of all rows, runs and ranges of the kept ones.
+void Model::split_rows(const ForwardBatch& batch) {
+  runs_.clear();
+  kept_runs_.clear();
+  kept_ranges_.clear();
+  kept_images_.clear();
+  int32_t row = 0, kept_row = 0;
+  for (const SequenceRows& s : batch.sequences) {
+    DI_CHECK(boundary_ >= 0 || s.keep_from == 0, "rows dropped in a model without a boundary");
+    DI_CHECK(s.num_rows > 0 && s.first_pos >= 0 && s.first_pos + s.num_rows <= limits_.max_positions,
+             "{} rows at position {}, {} positions planned", s.num_rows, s.first_pos, limits_.max_positions);
+    kernels::Run run{.row_begin = row,
+                     .num_rows = s.num_rows,
+                     .first_pos = s.first_pos,
+                     .slot = s.slot,
+                     .block_table = s.block_table,
+                     .window_floor = s.window_floor,
+                     .write_floor = s.write_floor};
+    runs_.push_back(run);
+    const auto dropped = static_cast<int32_t>(std::clamp<int64_t>(s.keep_from - s.first_pos, 0, s.num_rows));
+    if (dropped < s.num_rows) {
+      run.row_begin = kept_row;
+      run.num_rows -= dropped;
+      run.first_pos += dropped;
+      run.window_floor = std::max(s.window_floor, s.keep_from);
+      kept_runs_.push_back(run);
+      append_range(kept_ranges_, {row + dropped, run.num_rows});
+      if (!batch.is_image.empty())
+        kept_images_.insert(kept_images_.end(), batch.is_image.begin() + row + dropped,
+                            batch.is_image.begin() + row + s.num_rows);
+      kept_row += run.num_rows;
+    }
+    row += s.num_rows;
+  }
+  DI_CHECK(row == static_cast<int32_t>(batch.ids.size()), "{} rows of sequences, {} ids", row, batch.ids.size());
+  DI_CHECK(static_cast<int>(runs_.size()) <= limits_.max_sequences, "{} sequences, {} planned", runs_.size(),
+           limits_.max_sequences);
+}
+
+void Model::producer(const ForwardBatch& batch) {
+  split_rows(batch);
+  const auto num_rows = static_cast<int64_t>(batch.ids.size());
+  rows_.assign(*parts_.stream, *parts_.ops, frequencies_, runs_, batch.is_image);
+  if (engram_ != nullptr) engram_->prepare(ctx_, weights_.layers, batch);
+  if (has_draft()) draft_.begin(ctx_, frequencies_, tapped_runs());
+  streams_.begin(ctx_, num_rows);
+  parts_.stream->copy(ids_, batch.ids.data(), num_rows * 4);
+  parts_.ops->embed(*parts_.stream, {.ids = ids_,
+                                     .given = batch.given,
+                                     .table = weights_.embed,
+                                     .row_begin = shards_.vocab.begin,
+                                     .streams = streams_.all()});
+  parts_.comm->merge(*parts_.stream, streams_.all());
+  if (boundary_ < 0) return;
+
+  run_layers(batch, rows_, 0, boundary_);
+  streams_.flush(ctx_);
+  if (is_tapped_by_producer()) {
+    tap(boundary_);
+    if (has_draft()) draft_.commit(ctx_, weights_.draft, scratch_);
+  }
+  const BlockWeights& w = weights_.layers[static_cast<size_t>(boundary_)];
+  streams_.fold(ctx_, w.attn_norm, head_rows(scratch_.x, num_rows));
+  compress(ctx_, w, scratch_, rows_, boundary_);
+}
+
+void Model::consumer(const ForwardBatch& batch, const TensorView& logits) {
+  if (kept_runs_.empty()) {
+    DI_CHECK(batch.logit_rows.empty(), "logits of rows that are not kept");
+    return;
+  }
+  streams_.keep(ctx_, kept_ranges_);
+  kept_.assign(*parts_.stream, *parts_.ops, frequencies_, kept_runs_, kept_images_);
+  run_layers(batch, kept_, std::max(boundary_, 0), config_.num_hidden_layers);
+  if (batch.observer != nullptr) observe(batch, config_.num_hidden_layers);
+  if (has_draft() && !is_tapped_by_producer()) draft_.commit(ctx_, weights_.draft, scratch_);
+  head(batch, logits);
+}
+
+void Model::run_layers(const ForwardBatch& batch, const RowSet& rows, int begin, int end) {
+  for (int layer = begin; layer < end; ++layer) {
+    const BlockWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    if (batch.observer != nullptr) observe(batch, layer);
+    if (config_.engram_index(layer) >= 0) engram_->apply(ctx_, w, scratch_, streams_, rows, layer);
+    if (layer != boundary_ || !is_tapped_by_producer()) tap(layer);
+    run_block(ctx_, w, scratch_, streams_, rows, layer, AttentionKind::kBackbone, layer == boundary_);
+    if (batch.observer != nullptr && config_.is_index_source(layer)) {
+      const bool is_source = layer == config_.candidate_source_layer_id;
+      batch.observer->on_selection(layer, head_rows(scratch_.chosen, rows.num_rows()),
+                                   is_source ? head_rows(scratch_.candidates, rows.num_rows()) : TensorView{});
+    }
+  }
+}
+
+// Draft targets lie on one side of the boundary, its own input counting on either (truncation_obstacle).
+bool Model::is_tapped_by_producer() const {
+  const auto& targets = config_.dspark_target_layer_ids;
+  return boundary_ >= 0 && !targets.empty() && targets.front() < boundary_;
+}
+
+void Model::tap(int layer) {
+  const auto& targets = config_.dspark_target_layer_ids;
+  const auto it = std::find(targets.begin(), targets.end(), layer);
+  if (it == targets.end() || !has_draft()) return;
+  streams_.flush(ctx_);
+  draft_.tap(ctx_, streams_, static_cast<int>(it - targets.begin()));
+}
+
+void Model::observe(const ForwardBatch& batch, int layer) {
+  streams_.flush(ctx_);
+  batch.observer->on_streams(layer, streams_.all(), streams_.pre());
+}
+
+void Model::head(const ForwardBatch& batch, const TensorView& logits) {
+  const auto num_rows = static_cast<int64_t>(batch.logit_rows.size());
+  if (num_rows == 0) return;
+  parts_.ops->prefetch(*parts_.stream, weights_.head);
+  head_ranges_.clear();
+  size_t range = 0;
+  int32_t before = 0;  // kept rows in the ranges before
+  for (int32_t row : batch.logit_rows) {
+    while (range < kept_ranges_.size() && row >= kept_ranges_[range].begin + kept_ranges_[range].count)
+      before += kept_ranges_[range++].count;
+    DI_CHECK(range < kept_ranges_.size() && row >= kept_ranges_[range].begin, "logits of row {}, which is not kept",
+             row);
+    append_range(head_ranges_, {before + row - kept_ranges_[range].begin, 1});
+  }
+  if (num_rows < streams_.num_rows()) {
+    streams_.flush(ctx_);
+    streams_.keep(ctx_, head_ranges_);
+  }
+  const TensorView x = head_rows(scratch_.x, num_rows);
+  streams_.fold(ctx_, weights_.norm, x);
+  ctx_.sharded_linear(x, weights_.head, logits, shards_.vocab, shards_.vocab_bounds, true);
+}
+
+void Model::propose(std::span<const DraftSequence> sequences, const Picker& pick, const DraftOutput& out) {
+  draft_.propose(ctx_, weights_, frequencies_, scratch_, streams_, sequences, pick, out);
+}
+
+}  // namespace deepinfer::model

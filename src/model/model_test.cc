@@ -1,0 +1,258 @@
+// What must never change a bit: chunking, batching, ranks, regions, rejected drafts, stopping and going on elsewhere.
+#include <gtest/gtest.h>
+
+#include "model/testing.h"
+
+namespace deepinfer::model {
+namespace {
+
+std::vector<int32_t> prompt(int64_t length, int32_t seed = 0) {
+  std::vector<int32_t> ids = Golden("common").ids("input_ids");
+  ids.resize(static_cast<size_t>(length), 7);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = (ids[i] + seed * static_cast<int32_t>(3 + i % 5)) % 500;
+  return ids;
+}
+
+std::span<const float> rows_of(const std::vector<float>& logits, int64_t begin, int64_t end) {
+  return std::span(logits).subspan(static_cast<size_t>(begin * 512), static_cast<size_t>((end - begin) * 512));
+}
+
+TEST(Chunks, GiveTheBitsOfOnePass) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(140);
+  const TestSequence whole = model.sequence(ids);
+  const std::vector<float> want = model.prefill(whole);
+  const auto draft = model.propose({{.slot = whole.slot, .last_pos = 139, .anchor = 5}})[0];
+  for (int64_t chunk : {1, 2, 3, 7, 64, 127, 128, 129}) {
+    model.restart();
+    const TestSequence s = model.sequence(ids);
+    EXPECT_TRUE(same_bits(model.prefill(s, chunk), want)) << "chunks of " << chunk;
+    EXPECT_TRUE(same_bits(model.propose({{.slot = s.slot, .last_pos = 139, .anchor = 5}})[0].logits, draft.logits))
+        << chunk;
+  }
+}
+
+TEST(Batches, DoNotMix) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const TestSequence a = model.sequence(prompt(60, 1)), b = model.sequence(prompt(33, 2)),
+                     c = model.sequence(prompt(90, 3));
+  const std::vector<float> alone_a = model.prefill(a), alone_b = model.prefill(b), alone_c = model.prefill(c);
+  const Proposal draft_b = model.propose({{.slot = b.slot, .last_pos = 32, .anchor = 9}})[0];
+  // Prefill of a beside the decoding of b, then c with both; odd positions keep groups open across steps.
+  model.restart();
+  const TestSequence a2 = model.sequence(a.ids), b2 = model.sequence(b.ids), c2 = model.sequence(c.ids);
+  std::vector<float> step =
+      model.forward({{.sequence = &b2, .begin = 0, .end = 31}, {.sequence = &a2, .begin = 0, .end = 17}});
+  EXPECT_TRUE(same_bits(rows_of(step, 0, 31), rows_of(alone_b, 0, 31)));
+  EXPECT_TRUE(same_bits(rows_of(step, 31, 48), rows_of(alone_a, 0, 17)));
+  step = model.forward({{.sequence = &a2, .begin = 17, .end = 59},
+                        {.sequence = &b2, .begin = 31, .end = 32},
+                        {.sequence = &c2, .begin = 0, .end = 90}});
+  EXPECT_TRUE(same_bits(rows_of(step, 0, 42), rows_of(alone_a, 17, 59)));
+  EXPECT_TRUE(same_bits(rows_of(step, 42, 43), rows_of(alone_b, 31, 32)));
+  EXPECT_TRUE(same_bits(rows_of(step, 43, 133), rows_of(alone_c, 0, 90)));
+  step = model.forward({{.sequence = &b2, .begin = 32, .end = 33}, {.sequence = &a2, .begin = 59, .end = 60}});
+  EXPECT_TRUE(same_bits(rows_of(step, 0, 1), rows_of(alone_b, 32, 33)));
+  EXPECT_TRUE(same_bits(rows_of(step, 1, 2), rows_of(alone_a, 59, 60)));
+  const auto drafts =
+      model.propose({{.slot = a2.slot, .last_pos = 59, .anchor = 4}, {.slot = b2.slot, .last_pos = 32, .anchor = 9}});
+  EXPECT_TRUE(same_bits(drafts[1].logits, draft_b.logits));
+  EXPECT_TRUE(same_bits(drafts[1].confidence, draft_b.confidence));
+  EXPECT_EQ(drafts[1].tokens, draft_b.tokens);
+}
+
+TEST(Drafts, RejectedRowsLeaveNoTrace) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(60);
+  const TestSequence clean = model.sequence(ids);
+  const std::vector<float> want = model.prefill(clean);
+  for (int64_t rows = 2; rows <= 6; ++rows) {
+    model.restart();
+    TestSequence s = model.sequence(ids), wrong = s;
+    model.forward({{.sequence = &s, .begin = 0, .end = 30}});
+    for (int64_t pos = 30, accepted = 1; pos < 54; pos += accepted, accepted = accepted % rows + 1) {
+      // One right token, then drafts of which `accepted - 1` are right.
+      wrong.ids = ids;
+      for (int64_t p = pos + accepted; p < pos + rows; ++p) wrong.ids[static_cast<size_t>(p)] = 3;
+      const std::vector<float> step = model.forward({{.sequence = &wrong, .begin = pos, .end = pos + rows}});
+      EXPECT_TRUE(same_bits(rows_of(step, 0, accepted), rows_of(want, pos, pos + accepted)))
+          << rows << " rows at " << pos;
+      model.propose({{.slot = s.slot, .last_pos = pos + accepted - 1, .anchor = 8}});
+    }
+  }
+}
+
+class RankCounts : public testing::TestWithParam<int> {};
+
+TEST_P(RankCounts, GiveTheBitsOfOne) {
+  const std::vector<int32_t> ids = prompt(70);
+  TestModel one({.numerics = kernels::Numerics::kVendor});
+  const TestSequence s = one.sequence(ids);
+  const std::vector<float> want = one.prefill(s, 33);
+  const Proposal draft = one.propose({{.slot = s.slot, .last_pos = 69, .anchor = 11}})[0];
+
+  TestModel many({.numerics = kernels::Numerics::kVendor, .ranks = GetParam()});
+  for (int rank : {0, GetParam() - 1}) {
+    many.restart();
+    const TestSequence t = many.sequence(ids);
+    const std::vector<float> head = many.forward({{.sequence = &t, .begin = 0, .end = 33}}, nullptr, rank);
+    const std::vector<float> rest = many.forward({{.sequence = &t, .begin = 33, .end = 70}}, nullptr, rank);
+    EXPECT_TRUE(same_bits(head, rows_of(want, 0, 33))) << "rank " << rank;
+    EXPECT_TRUE(same_bits(rest, rows_of(want, 33, 70))) << "rank " << rank;
+    const Proposal p = many.propose({{.slot = t.slot, .last_pos = 69, .anchor = 11}})[0];
+    EXPECT_TRUE(same_bits(p.logits, draft.logits));
+    EXPECT_TRUE(same_bits(p.confidence, draft.confidence));
+    EXPECT_EQ(p.tokens, draft.tokens);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RankCounts, testing::Values(2, 3, 4), testing::PrintToStringParamName());
+
+TEST(Ranks, ReadTheirOwnBytesOnly) {
+  TestModel one, four({.ranks = 4});
+  // Whole on every rank: what weights_map.h lists.
+  auto is_whole = [](const std::string& name) {
+    for (const char* part :
+         {"norm", "hc_", "gate", "wq_a", "attn.wkv", "compressor", "indexer", "sink", "_weight", "confidence"}) {
+      if (name.find(part) != std::string::npos) return true;
+    }
+    return false;
+  };
+  int64_t whole = 0, cut = 0;
+  for (const weights::WeightSpec& spec : one.rank().checkpoint.specs())
+    (is_whole(spec.name) ? whole : cut) += spec.bytes();
+  EXPECT_EQ(one.rank().checkpoint.delivered_bytes(), whole + cut);
+  int64_t sum = 0;
+  for (int r = 0; r < 4; ++r) {
+    const int64_t mine = four.ranks()[r].checkpoint.delivered_bytes();
+    EXPECT_LE(mine, whole + cut / 4 + cut / 40) << "rank " << r;  // quanta of 32 rows leave them unequal by a little
+    sum += mine;
+  }
+  EXPECT_EQ(sum, 4 * whole + cut);
+}
+
+TEST(Regions, ComposeToTheWhole) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(70);
+  const TestSequence a = model.sequence(ids), b = model.sequence(ids);
+  const auto whole = model.forward({{.sequence = &a, .begin = 0, .end = 70}});
+  EXPECT_TRUE(same_bits(model.forward({{.sequence = &b, .begin = 0, .end = 70}}, nullptr, 0, true), whole));
+}
+
+// What a truncated prompt leaves behind is the same however it is cut, and a sequence without kept rows drops out.
+TEST(Regions, TruncationDoesNotDependOnChunks) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(120);
+  const int64_t keep_from = 120 - 20;
+  const TestSequence a = model.sequence(ids);
+  const auto want = model.forward({{.sequence = &a, .begin = 0, .end = 120, .keep_from = keep_from}});
+  ASSERT_EQ(want.size(), 20u * 512);
+  for (int64_t chunk : {1, 7, 50, 101, 110}) {
+    model.restart();
+    const TestSequence s = model.sequence(ids), other = model.sequence(prompt(120, 4));
+    std::vector<float> mine;
+    for (int64_t at = 0; at < 120; at += chunk) {
+      const int64_t end = std::min<int64_t>(120, at + chunk);
+      const auto part = model.forward({{.sequence = &other, .begin = at, .end = end, .keep_from = 120},
+                                       {.sequence = &s, .begin = at, .end = end, .keep_from = keep_from}});
+      mine.insert(mine.end(), part.begin(), part.end());
+    }
+    EXPECT_TRUE(same_bits(mine, want)) << "chunks of " << chunk;
+  }
+}
+
+// With every row kept that the last ones depend on, truncation changes nothing: 4 consumer layers of window 8.
+TEST(Regions, KeepingTheWholeDepthIsExact) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(120);
+  const TestSequence a = model.sequence(ids), b = model.sequence(ids);
+  const auto full = model.prefill(a);
+  const int64_t depth = 8 + 3 * 7;
+  const auto kept = model.forward({{.sequence = &b, .begin = 0, .end = 120, .keep_from = 120 - depth}});
+  EXPECT_TRUE(same_bits(rows_of(kept, depth - 1, depth), rows_of(full, 119, 120)));
+}
+
+TEST(State, GoesOnElsewhereFromEveryPosition) {
+  TestModel model({.numerics = kernels::Numerics::kVendor}), elsewhere({.numerics = kernels::Numerics::kVendor});
+  const std::vector<int32_t> ids = prompt(40);
+  const TestSequence s = model.sequence(ids);
+  std::vector<float> want;
+  std::vector<Proposal> drafts;
+  std::vector<std::vector<std::byte>> states, blocks;
+  for (int64_t pos = 0; pos < 40; ++pos) {
+    const auto row = model.forward({{.sequence = &s, .begin = pos, .end = pos + 1}});
+    want.insert(want.end(), row.begin(), row.end());
+    drafts.push_back(model.propose({{.slot = s.slot, .last_pos = pos, .anchor = 6}})[0]);
+    cache::PackedHeader header{.end_pos = pos + 1};
+    states.push_back(model.rank().states.export_state(*model.rank().stream, s.slot, header));
+    header.num_ids = static_cast<int32_t>(pos + 1);
+    blocks.push_back(model.rank().global.export_block(*model.rank().stream, s.blocks[0], header));
+  }
+  for (size_t stop = 0; stop < 39; ++stop) {
+    elsewhere.restart();
+    const TestSequence t = elsewhere.sequence(ids);
+    Rank& rank = elsewhere.rank();
+    ASSERT_TRUE(rank.states.import_state(*rank.stream, t.slot, cache::parse_packed(states[stop]).value()));
+    ASSERT_TRUE(rank.global.import_block(*rank.stream, t.blocks[0], cache::parse_packed(blocks[stop]).value()));
+    const auto last = static_cast<int64_t>(stop);
+    EXPECT_TRUE(
+        same_bits(elsewhere.propose({{.slot = t.slot, .last_pos = last, .anchor = 6}})[0].logits, drafts[stop].logits));
+    const int64_t end = std::min<int64_t>(40, last + 12);
+    const auto rest = elsewhere.forward({{.sequence = &t, .begin = last + 1, .end = end}});
+    EXPECT_TRUE(same_bits(rest, rows_of(want, last + 1, end))) << "stopped after position " << stop;
+  }
+}
+
+TEST(Model, GivenEmbeddingsReplaceIds) {
+  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestSequence s = model.sequence(prompt(12)), t = model.sequence(prompt(12));
+  const auto want = model.prefill(s);
+  // The same rows as values: row 5 comes from `given`, and its id takes part in no n-gram, so mark it as image in both.
+  Rank& rank = model.rank();
+  const int64_t d = model.config().hidden_size;
+  const weights::WeightView embed = rank.checkpoint.map("embed.weight").value();
+  std::vector<float> given(static_cast<size_t>(12 * d), 0.f), logits_by_id(12 * 512), logits_by_value(12 * 512);
+  for (int64_t c = 0; c < d; ++c)
+    given[static_cast<size_t>(5 * d + c)] = to_float(reinterpret_cast<const bf16*>(embed.codes)[t.ids[5] * d + c]);
+  std::vector<uint8_t> image(12, 0);
+  image[5] = 1;
+  std::vector<int32_t> rows(12);
+  std::iota(rows.begin(), rows.end(), 0);
+  auto run = [&](const TestSequence& q, std::vector<int32_t> ids, TensorView values, std::vector<float>& out) {
+    const SequenceRows r{.slot = q.slot, .block_table = q.blocks.data(), .first_pos = 0, .num_rows = 12};
+    rank.model->forward({.sequences = {&r, 1}, .ids = ids, .given = values, .is_image = image, .logit_rows = rows},
+                        TensorView::make(out.data(), DType::kF32, 12, 512));
+  };
+  std::vector<int32_t> with_hole = t.ids;
+  with_hole[5] = -1;
+  run(s, s.ids, {}, logits_by_id);
+  run(t, with_hole, TensorView::make(given.data(), DType::kF32, 12, d), logits_by_value);
+  EXPECT_TRUE(same_bits(logits_by_id, logits_by_value));
+  EXPECT_FALSE(same_bits(logits_by_id, want));  // an image row routes and hashes differently
+}
+
+TEST(Model, RefusesAnotherVocabulary) {
+  const auto checkpoint = weights::Checkpoint::open(random_small("checkpoint")).value();
+  auto ids = Golden("common").ids("token_map");
+  ids.back() += 1;
+  auto made = Ranks::create(checkpoint, {.make_ops = [] { return kernels::make_ref_ops(kernels::Numerics::kQat); },
+                                         .num_blocks = 2,
+                                         .model = {.limits = {.max_rows = 1, .max_sequences = 1, .max_positions = 128},
+                                                   .compressed_ids = ids}});
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, Code::kInvalid);
+}
+
+TEST(Model, ScratchIsWhatThePlanSays) {
+  TestModel model;
+  auto ops = kernels::make_ref_ops(kernels::Numerics::kQat);
+  const Limits small{.max_rows = 8, .max_sequences = 1, .max_positions = 128},
+      large{.max_rows = 64, .max_sequences = 4, .max_positions = 128};
+  const int64_t a = Model::scratch_bytes(model.config(), {}, 0, *ops, small, 1),
+                b = Model::scratch_bytes(model.config(), {}, 0, *ops, large, 1);
+  EXPECT_GT(a, 0);
+  EXPECT_GT(b, 4 * a);
+}
+
+}  // namespace
+}  // namespace deepinfer::model

@@ -1,0 +1,61 @@
+// The rows that a region works on, as the kernels see them: batch, positions, rotations, finished groups.
+//
+// Made anew for every pass from the runs; memory is planned once for the largest.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "tensor/arena.h"
+#include "weights/config.h"
+
+namespace deepinfer::model {
+
+struct RowRange {
+  int32_t begin = 0, count = 0;
+};
+// Appends a range, joining it to the last one if it continues it.
+void append_range(std::vector<RowRange>& ranges, RowRange range);
+// Moves the rows of `ranges` (ascending) to the front of the view, in place.
+void compact_rows(Stream& stream, const TensorView& view, std::span<const RowRange> ranges);
+
+// Frequencies of both kinds, and what a rank derives once from the configuration.
+struct Frequencies {
+  std::vector<float> plain, compressed;
+};
+
+class RowSet {
+ public:
+  // Memory for up to max_rows rows of max_runs runs.
+  void plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int max_runs);
+
+  // Sets rows and rotations. `is_image`: per row, empty for all text. `frequencies` must outlive the pass.
+  void assign(Stream& stream, kernels::Ops& ops, const Frequencies& frequencies, std::span<const kernels::Run> runs,
+              std::span<const uint8_t> is_image);
+
+  int num_rows() const { return batch_.num_rows; }
+  const kernels::Batch& batch() const { return batch_; }
+  const kernels::Rope& rope(bool compressed) const { return compressed ? compressed_ : plain_; }
+  std::span<const kernels::GroupRun> groups(int ratio) const { return groups_[static_cast<size_t>(ratio - 1)]; }
+  const Frequencies& frequencies() const { return *frequencies_; }
+  int num_groups(int ratio) const { return num_groups_[static_cast<size_t>(ratio - 1)]; }
+
+ private:
+  int64_t max_rows_ = 0;
+  const Frequencies* frequencies_ = nullptr;
+  TensorView cos_[2], sin_[2];    // planned, [max_rows, R / 2]
+  int64_t* positions_ = nullptr;  // device
+  int32_t* run_of_row_ = nullptr;
+  uint8_t* is_image_ = nullptr;
+  std::vector<int64_t> host_positions_;
+  std::vector<int32_t> host_run_of_row_;
+  std::vector<kernels::Run> runs_;
+  std::vector<kernels::GroupRun> groups_[2];
+  int num_groups_[2] = {0, 0};
+  kernels::Batch batch_;
+  kernels::Rope plain_, compressed_;
+};
+
+}  // namespace deepinfer::model
