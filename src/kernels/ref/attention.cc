@@ -11,7 +11,7 @@ namespace deepinfer::kernels::ref {
 namespace {
 
 // All keys of row t, decoded, one after the other.
-std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
+std::vector<double> gather_keys(const AttentionParams& p, int64_t t) {
   const Run& run = p.batch->runs[p.batch->run_of_row[t]];
   const int64_t dim = p.head_dim, pos = p.batch->positions[t], window = p.window.window;
   const int64_t end = p.block_mask ? run.first_pos + run.num_rows : pos + 1;
@@ -19,19 +19,19 @@ std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
   const int64_t begin = std::max({oldest, run.window_floor, int64_t{0}});
   const int64_t record_bytes = window_record_bytes(p.window.format, p.head_dim);
 
-  std::vector<float> keys;
-  auto next = [&] {
-    keys.resize(keys.size() + static_cast<size_t>(dim));
-    return keys.data() + keys.size() - dim;
-  };
+  std::vector<double> keys;
+  std::vector<float> key(static_cast<size_t>(dim));
   for (int64_t s = begin; s < end; ++s) {
     const std::byte* record = s >= run.first_pos ? p.records + (run.row_begin + s - run.first_pos) * record_bytes
                                                  : p.window.record(run.slot, s);
-    decode_window(p.window.format, record, p.head_dim, next());
+    decode_window(p.window.format, record, p.head_dim, key.data());
+    keys.insert(keys.end(), key.begin(), key.end());
   }
   for (int64_t i = 0; i < p.chosen.cols; ++i) {
     const int32_t group = p.chosen.row<int32_t>(t)[i];
-    if (group >= 0) decode_entry(p.global, run.block_table, group, next());
+    if (group < 0) continue;
+    decode_entry(p.global, run.block_table, group, key.data());
+    keys.insert(keys.end(), key.begin(), key.end());
   }
   return keys;
 }
@@ -41,15 +41,16 @@ std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
 void RefOps::attention(Stream& stream, const AttentionParams& p) {
   const int64_t dim = p.head_dim, pairs = p.rope.cos.cols;
   pool_of(stream).each(p.q.rows, [&](int64_t t) {
-    const std::vector<float> keys = gather_keys(p, t);
+    const std::vector<double> keys = gather_keys(p, t);
     const int64_t num_keys = static_cast<int64_t>(keys.size()) / dim;
     std::vector<float> q(static_cast<size_t>(dim)), weight(static_cast<size_t>(num_keys));
     for (int h = 0; h < p.heads; ++h) {
       std::copy_n(p.q.f32(t) + h * dim, dim, q.data());
       rotate_row(q.data(), dim, p.rope.cos.f32(t), p.rope.sin.f32(t), pairs);
+      const std::vector<double> query = widened(q);
       float top = -1e30f;  // stands for "no key": the sink then takes everything and the result is 0
       for (int64_t k = 0; k < num_keys; ++k) {
-        weight[k] = static_cast<float>(dot(q.data(), &keys[k * dim], dim)) * p.scale;
+        weight[k] = static_cast<float>(dot(query.data(), &keys[k * dim], dim)) * p.scale;
         top = std::max(top, weight[k]);
       }
       double denominator = 0;

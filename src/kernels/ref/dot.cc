@@ -14,43 +14,46 @@ namespace deepinfer::kernels::ref {
 namespace {
 
 constexpr int kLanes = 32;  // four vectors of eight doubles: enough independent additions to hide their latency
-using Float8 = float __attribute__((vector_size(32)));
 using Double8 = double __attribute__((vector_size(64)));
+
+__attribute__((always_inline)) inline void add_products(Double8& sum, const double* a, const double* b) {
+  Double8 x, y;
+  std::memcpy(&x, a, sizeof x);
+  std::memcpy(&y, b, sizeof y);
+  sum += x * y;
+}
 
 }  // namespace
 
-DI_REF_WIDTHS double dot(const float* a, const float* b, int64_t n) {
-  Double8 sum[kLanes / 8] = {};
+DI_REF_WIDTHS double dot(const double* a, const double* b, int64_t n) {
+  Double8 sum0 = {}, sum1 = {}, sum2 = {}, sum3 = {};
   int64_t k = 0;
   for (; k + kLanes <= n; k += kLanes) {
-    for (int i = 0; i < kLanes / 8; ++i) {
-      Float8 x, y;
-      std::memcpy(&x, a + k + 8 * i, sizeof x);
-      std::memcpy(&y, b + k + 8 * i, sizeof y);
-      sum[i] += __builtin_convertvector(x, Double8) * __builtin_convertvector(y, Double8);
-    }
+    add_products(sum0, a + k, b + k);
+    add_products(sum1, a + k + 8, b + k + 8);
+    add_products(sum2, a + k + 16, b + k + 16);
+    add_products(sum3, a + k + 24, b + k + 24);
   }
   double lanes[kLanes];
-  std::memcpy(lanes, sum, sizeof lanes);
-  for (; k < n; ++k) lanes[k % kLanes] += static_cast<double>(a[k]) * b[k];
+  const Double8 sums[] = {sum0, sum1, sum2, sum3};
+  std::memcpy(lanes, sums, sizeof lanes);
+  for (; k < n; ++k) lanes[k % kLanes] += a[k] * b[k];
   for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
   return lanes[0];
 }
 
-DI_REF_WIDTHS void add_scaled(double* sum, float factor, const float* b, int64_t n) {
-  const double scale = factor;
+DI_REF_WIDTHS void add_scaled(double* sum, double factor, const double* b, int64_t n) {
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) {
-    Float8 x;
-    Double8 s;
+    Double8 x, s;
     std::memcpy(&x, b + k, sizeof x);
     std::memcpy(&s, sum + k, sizeof s);
-    s += scale * __builtin_convertvector(x, Double8);
+    s += factor * x;
     std::memcpy(sum + k, &s, sizeof s);
   }
-  for (; k < n; ++k) sum[k] += scale * b[k];
+  for (; k < n; ++k) sum[k] += factor * b[k];
 }
 
 }  // namespace deepinfer::kernels::ref

@@ -38,10 +38,10 @@ void RefOps::engram_gate(Stream& stream, const EngramGateParams& p) {
         for (int64_t c = 0; c < d; ++c)
           weighted[c] = h[c] * (to_float(p.q_weight[j * d + c]) * to_float(p.k_weight[j * d + c]));
         auto inverse_rms = [&](const float* x) {
-          return 1.f / std::sqrt(static_cast<float>(dot(x, x, d) / static_cast<double>(d)) + p.eps);
+          return 1.f / std::sqrt(static_cast<float>(sum_of_products(x, x, d) / static_cast<double>(d)) + p.eps);
         };
-        const float dot_product =
-            static_cast<float>(dot(weighted.data(), key, d)) * (inverse_rms(h) * inverse_rms(key)) * width_factor;
+        const float dot_product = static_cast<float>(sum_of_products(weighted.data(), key, d)) *
+                                  (inverse_rms(h) * inverse_rms(key)) * width_factor;
         const float root = std::sqrt(std::max(std::fabs(dot_product), 1e-6f));
         const float gate = 1.f / (1.f + std::exp(-std::copysign(root, dot_product)));
         for (int64_t c = 0; c < d; ++c) h[c] = r(h[c] + gate * value[c]);

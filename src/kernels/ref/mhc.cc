@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/ref/dot.h"
+#include "kernels/ref/product.h"
 #include "kernels/ref/ref_ops.h"
 
 namespace deepinfer::kernels::ref {
@@ -39,13 +40,12 @@ void sinkhorn(float* c, int m, int iters, float eps) {
   }
 }
 
-void mixes(const MhcParams& p, const float* h, int64_t width, float* pre, float* post, float* comb) {
+// The mixes of one row from fn f.
+void mixes(const MhcParams& p, const float* h, const float* fn_f, int64_t width, float* pre, float* post, float* comb) {
   const int m = p.m;
-  const float mean_square = static_cast<float>(dot(h, h, width) / static_cast<double>(width));
+  const float mean_square = static_cast<float>(sum_of_products(h, h, width) / static_cast<double>(width));
   const float inverse = 1.f / std::sqrt(mean_square + p.rms_eps);
-  auto mix = [&](int i, int which) {
-    return static_cast<float>(dot(p.fn + i * width, h, width)) * inverse * p.scale[which] + p.base[i];
-  };
+  auto mix = [&](int i, int which) { return fn_f[i] * inverse * p.scale[which] + p.base[i]; };
   for (int j = 0; j < m; ++j) pre[j] = sigmoid(mix(j, 0)) + p.hc_eps;
   for (int j = 0; j < m; ++j) post[j] = 2 * sigmoid(mix(m + j, 1));
   for (int i = 0; i < m * m; ++i) comb[i] = mix(2 * m + i, 2);
@@ -55,13 +55,14 @@ void mixes(const MhcParams& p, const float* h, int64_t width, float* pre, float*
 }  // namespace
 
 void RefOps::mhc(Stream& stream, const MhcParams& p) {
+  ThreadPool& threads = pool_of(stream);
   const int m = p.m;
-  const int64_t width = p.streams.cols, d = width / m;
-  pool_of(stream).split(p.streams.rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> column(static_cast<size_t>(m)), folded(static_cast<size_t>(d));
-    for (int64_t t = begin; t < end; ++t) {
-      float* h = p.streams.f32(t);
-      if (!p.y.empty()) {
+  const int64_t num_rows = p.streams.rows, width = p.streams.cols, d = width / m;
+  if (!p.y.empty()) {
+    threads.split(num_rows, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> column(static_cast<size_t>(m));
+      for (int64_t t = begin; t < end; ++t) {
+        float* h = p.streams.f32(t);
         for (int64_t c = 0; c < d; ++c) {
           for (int j = 0; j < m; ++j) {
             double sum = static_cast<double>(p.post_in.f32(t)[j]) * p.y.f32(t)[c];
@@ -71,11 +72,24 @@ void RefOps::mhc(Stream& stream, const MhcParams& p) {
           for (int j = 0; j < m; ++j) h[j * d + c] = column[j];
         }
       }
-      if (p.fn != nullptr) mixes(p, h, width, p.pre_out.f32(t), p.post_out.f32(t), p.comb_out.f32(t));
-      if (p.gain == nullptr && p.folded.empty()) continue;
+    });
+  }
+  if (p.fn != nullptr) {
+    const Weight fn{.kind = Weight::Kind::kF32, .codes = p.fn, .rows = (2 + m) * m, .cols = width};
+    Matrix fn_f(num_rows, fn.rows);
+    product(threads, p.streams, fn, 0, fn.rows, [&](int64_t t, int64_t i, float sum) { fn_f.row(t)[i] = sum; });
+    for (int64_t t = 0; t < num_rows; ++t) {
+      mixes(p, p.streams.f32(t), fn_f.row(t), width, p.pre_out.f32(t), p.post_out.f32(t), p.comb_out.f32(t));
+    }
+  }
+  if (p.gain == nullptr && p.folded.empty()) return;
+  threads.split(num_rows, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> folded(static_cast<size_t>(d));
+    for (int64_t t = begin; t < end; ++t) {
+      const float *h = p.streams.f32(t), *pre = p.pre_in.f32(t);
       for (int64_t c = 0; c < d; ++c) {
         double sum = 0;
-        for (int j = 0; j < m; ++j) sum += static_cast<double>(p.pre_in.f32(t)[j]) * h[j * d + c];
+        for (int j = 0; j < m; ++j) sum += static_cast<double>(pre[j]) * h[j * d + c];
         folded[c] = r(static_cast<float>(sum));
       }
       if (!p.folded.empty()) std::copy_n(folded.data(), d, p.folded.f32(t));

@@ -9,7 +9,7 @@
 namespace deepinfer::kernels::ref {
 
 void RefOps::norm_row(const float* x, const bf16* gain, int64_t n, float eps, float* y) const {
-  const float mean_square = static_cast<float>(dot(x, x, n) / static_cast<double>(n));
+  const float mean_square = static_cast<float>(sum_of_products(x, x, n) / static_cast<double>(n));
   const float inverse = 1.f / std::sqrt(mean_square + eps);
   for (int64_t c = 0; c < n; ++c) y[c] = r(to_float(gain[c]) * (x[c] * inverse));
 }
