@@ -11,10 +11,16 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   // One line a command, in alphabetical order: deepinfer::add_<name>(app, exit_code);
+  deepinfer::add_bench(app, exit_code);
+  deepinfer::add_chat(app, exit_code);
+  deepinfer::add_eval(app, exit_code);
+  deepinfer::add_generate(app, exit_code);
   deepinfer::add_inspect(app, exit_code);
+  deepinfer::add_logits(app, exit_code);
   deepinfer::add_make_random(app, exit_code);
   deepinfer::add_plan(app, exit_code);
   deepinfer::add_render(app, exit_code);
+  deepinfer::add_settings(app, exit_code);
   deepinfer::add_tokenize(app, exit_code);
   try {
     app.parse(argc, argv);

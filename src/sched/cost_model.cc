@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -9,7 +10,9 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr double kForgetting = 0.998;  // a step counts half after 350 more
-constexpr double kPriorWeight = 0.05;  // of one step, in units of relative error
+constexpr double kPriorWeight = 0.001;  // against the squared relative error of one step: a prior ten times off must yield
+constexpr double kSizesPerOctave = 4.0, kFactorRate = 0.1;
+constexpr int kKneesFrom = 32;
 constexpr std::size_t kSamplerHistory = 9, kSamplerLeast = 5, kSlopeHistory = 5000, kSlopeLeast = 10;
 
 double median(std::vector<double> v) {
@@ -56,11 +59,26 @@ CostModel::Terms CostModel::terms(const StepShape& shape) const {
   return {scale_[0], scale_[1] * rows, scale_[2] * shape.context_bytes * 1e-9, scale_[3] * experts};
 }
 
-double CostModel::predict(const StepShape& shape) const {
+double CostModel::smooth(const StepShape& shape) const {
   Terms t = terms(shape);
   double ms = base_ms(shape.rows);
   for (std::size_t i = 0; i < kTerms; ++i) ms += weight_[i] * t[i];
   return ms;
+}
+
+double CostModel::factor(int rows) const {
+  if (factors_.empty()) return 1.0;
+  double place = kSizesPerOctave * std::log2(std::max(1, rows));
+  auto above = factors_.lower_bound(static_cast<int>(std::ceil(place)));
+  if (above == factors_.end()) return factors_.rbegin()->second;
+  if (above == factors_.begin() || above->first <= place) return above->second;
+  auto below = std::prev(above);
+  double share = (place - below->first) / (above->first - below->first);
+  return below->second + share * (above->second - below->second);
+}
+
+double CostModel::predict(const StepShape& shape) const {
+  return smooth(shape) * factor(shape.rows);
 }
 
 void CostModel::observe(const StepShape& shape, double forward_ms) {
@@ -81,16 +99,55 @@ void CostModel::observe(const StepShape& shape, double forward_ms) {
     right_[i] = kForgetting * right_[i] + prior_pull + t[i] * target;
   }
   solve();
+  // Knees are learned once the smooth part has seen enough to be trusted.
+  if (num_observed_ < kKneesFrom) return;
+  int size = static_cast<int>(std::lround(kSizesPerOctave * std::log2(std::max(1, shape.rows))));
+  double ratio = forward_ms / std::max(smooth(shape), 1e-9);
+  auto [place, is_new] = factors_.try_emplace(size, ratio);
+  if (!is_new) place->second += kFactorRate * (ratio - place->second);
 }
 
-void CostModel::solve() {  // coordinate descent on a convex problem of four non-negative unknowns
-  for (int sweep = 0; sweep < 60; ++sweep)
+// Least squares with non-negative unknowns: four of them, so every subset that may be positive is solved outright. The
+// terms are too much alike (a row pulls experts) for descent to converge.
+void CostModel::solve() {
+  double best = std::numeric_limits<double>::infinity();
+  for (unsigned subset = 0; subset < 1u << kTerms; ++subset) {
+    Terms x{};
+    if (!solve_subset(subset, x) || *std::min_element(x.begin(), x.end()) < 0.0) continue;
+    double value = 0.0;  // x' S x / 2 - r' x
     for (std::size_t i = 0; i < kTerms; ++i) {
-      double rest = right_[i];
-      for (std::size_t j = 0; j < kTerms; ++j)
-        if (j != i) rest -= square_[i][j] * weight_[j];
-      weight_[i] = std::max(0.0, rest / square_[i][i]);
+      value -= right_[i] * x[i];
+      for (std::size_t j = 0; j < kTerms; ++j) value += 0.5 * square_[i][j] * x[i] * x[j];
     }
+    if (value < best) best = value, weight_ = x;
+  }
+}
+
+// Cholesky on the rows and columns in `subset`; false if they are dependent.
+bool CostModel::solve_subset(unsigned subset, Terms& x) const {
+  std::array<std::array<double, kTerms>, kTerms> l{};
+  Terms y{};
+  auto is_in = [subset](std::size_t i) { return (subset >> i & 1) != 0; };
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    if (!is_in(i)) continue;
+    for (std::size_t j = 0; j <= i; ++j) {
+      if (!is_in(j)) continue;
+      double sum = square_[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= l[i][k] * l[j][k];
+      if (i == j && !(sum > 1e-12 * square_[i][i])) return false;
+      l[i][j] = i == j ? std::sqrt(sum) : sum / l[j][j];
+    }
+    double sum = right_[i];
+    for (std::size_t k = 0; k < i; ++k) sum -= l[i][k] * y[k];
+    y[i] = sum / l[i][i];
+  }
+  for (std::size_t i = kTerms; i-- > 0;) {
+    if (!is_in(i)) continue;
+    double sum = y[i];
+    for (std::size_t k = i + 1; k < kTerms; ++k) sum -= l[k][i] * x[k];
+    x[i] = sum / l[i][i];
+  }
+  return true;
 }
 
 std::vector<double> CostModel::table(int num_seqs, int max_draft, double context_bytes, double fixed_ms) const {

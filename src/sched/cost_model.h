@@ -6,6 +6,9 @@
 //   experts  E (1 - (1 - k/E)^rows) distinct experts a layer: extra rows are not free even at small batches, because
 //   they
 //            pull in weights that nobody else reads
+//   knees    what the terms miss (a cache that overflows, a compute bound) is a factor by number of rows, learned a
+//   quarter
+//            octave at a time and interpolated between sizes that were seen
 //   fit      recursive least squares with forgetting and non-negative coefficients, drawn towards a prior (what the
 //   bytes
 //            and the machine's bandwidth say) until steps of different shapes have been seen
@@ -57,7 +60,10 @@ class CostModel {
   int padded_rows(int rows) const;
   double base_ms(int rows) const;
   Terms terms(const StepShape& shape) const;
+  double smooth(const StepShape& shape) const;  // without the factor
+  double factor(int rows) const;
   void solve();
+  bool solve_subset(unsigned subset, Terms& x) const;
 
   CostPrior prior_;
   std::vector<Tier> tiers_;
@@ -65,6 +71,7 @@ class CostModel {
   Terms weight_{};  // fitted multiples
   std::array<std::array<double, kTerms>, kTerms> square_{};
   Terms right_{};
+  std::map<int, double> factors_;  // by quarter octave of rows
   int num_observed_ = 0;
   double error_ = 0.0;
 };

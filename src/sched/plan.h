@@ -51,6 +51,7 @@ struct StepPlan {
   std::vector<PlannedRun> runs;
   std::vector<PlannedEnd> ends;  // the executor forgets these first, then starts, then runs
   int num_rows = 0;
+  int num_logit_rows = 0;
 
   bool empty() const { return runs.empty() && ends.empty() && starts.empty(); }
 };

@@ -145,7 +145,7 @@ void Scheduler::plan_decodes(StepPlan& plan) {
   for (size_t i = 0; i < decoding.size(); ++i) {
     Sequence& s = *decoding[i];
     if (s.state != State::kRunning) continue;  // preempted for an earlier one of this loop
-    int left = config_.max_rows - plan.num_rows - static_cast<int>(decoding.size() - i - 1);
+    int left = std::min(config_.max_rows, config_.max_logit_rows) - plan.num_rows - static_cast<int>(decoding.size() - i - 1);
     if (left < 1) break;
     PlannedRun run{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .decode = true};
     run.rows = 1 + std::clamp(drafts[i], 0, std::min(queries[i].limit, left - 1));
@@ -158,14 +158,18 @@ void Scheduler::plan_decodes(StepPlan& plan) {
     s.inflight_tokens += run.rows;
     tenants_[s.spec.tenant].served_rows += run.rows;
     plan.num_rows += run.rows;
+    plan.num_logit_rows += run.rows;
     plan.runs.push_back(std::move(run));
   }
 }
 
 // ---- prefill ----------------------------------------------------------------------------------------------------
 
-int64_t Scheduler::prefill_rows_left(const StepPlan& plan) const {
+int64_t Scheduler::prefill_rows_left(const StepPlan& plan, const Sequence& s) const {
   int64_t left = config_.max_rows - plan.num_rows;
+  int64_t logits_left = config_.max_logit_rows - plan.num_logit_rows;
+  if (logits_left < 1) return 0;  // a last chunk wants one
+  if (s.spec.all_logits) left = std::min(left, logits_left);
   bool decodes = std::any_of(plan.runs.begin(), plan.runs.end(), [](const PlannedRun& r) { return r.decode; });
   if (decodes && config_.max_step_us > 0 && us_per_row_ > 0) {
     auto rows = static_cast<int64_t>((config_.max_step_us - us_fixed_) / us_per_row_);
@@ -181,12 +185,12 @@ void Scheduler::plan_prefills(StepPlan& plan) {
     if (!s->decoding) started.push_back(s);
   }
   for (Sequence* s : started) {
-    int64_t left = prefill_rows_left(plan);
+    int64_t left = prefill_rows_left(plan, *s);
     if (left < kMinChunkRows) return;
     if (s->state == State::kRunning) add_chunk(*s, static_cast<int>(std::min(left, s->length() - s->planned)), plan);
   }
   for (Sequence* s : waiting_in_order()) {
-    int64_t left = prefill_rows_left(plan);
+    int64_t left = prefill_rows_left(plan, *s);
     if (left < kMinChunkRows) return;
     Admission a = admit(*s, plan);
     if (a == Admission::kNoRoom) return;  // nobody overtakes: the highest rank gets the room that becomes free
@@ -240,6 +244,7 @@ void Scheduler::add_chunk(Sequence& s, int rows, StepPlan& plan) {
   s.inflight_steps += 1;
   tenants_[s.spec.tenant].served_rows += rows;
   plan.num_rows += rows;
+  plan.num_logit_rows += s.spec.all_logits ? rows : run.sample;
   plan.runs.push_back(std::move(run));
 }
 
@@ -356,8 +361,10 @@ bool Scheduler::preempt_below(const Sequence& s, StepPlan& plan, int max_priorit
   Sequence& victim = *running_.rbegin()->second;
   if (!(s.rank < victim.rank) || victim.spec.priority > max_priority) return false;
   std::erase_if(plan.runs, [&](const PlannedRun& r) {
-    if (r.seq == victim.id) plan.num_rows -= r.rows;
-    return r.seq == victim.id;
+    if (r.seq != victim.id) return false;
+    plan.num_rows -= r.rows;
+    plan.num_logit_rows -= r.decode || victim.spec.all_logits ? r.rows : r.sample;
+    return true;
   });
   std::erase_if(plan.starts, [&](const PlannedStart& p) { return p.seq == victim.id; });
   pending_ends_.push_back({victim.id, victim.epoch});

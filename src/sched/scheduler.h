@@ -32,6 +32,7 @@ namespace deepinfer::sched {
 
 struct SchedulerConfig {
   int max_rows = 512;       // rows a step
+  int max_logit_rows = 512;  // rows of a step whose logits are wanted
   int max_running = 16;     // sequences that run together
   int num_slots = 20;       // private state slots, ids 1 .. num_slots
   int num_drafts = 0;       // drafts a sequence verifies at most
@@ -56,6 +57,7 @@ struct NewSequence {
   ReuseMode reuse = ReuseMode::kBounded;
   int64_t keep_tokens = 0;      // prompt rows that the consumer layers keep; 0: all (no truncation)
   int max_drafts = -1;          // -1: the configuration's
+  bool all_logits = false;      // logits of every prompt row (prompt log-probabilities): no truncation, no reuse
   SeqId leader = kNoSequence;   // fork of this sequence's prompt: waits for its prefill, then copies its state
 };
 
@@ -153,7 +155,7 @@ class Scheduler {
   bool preempt_below(const Sequence& s, StepPlan& plan, int max_priority = INT_MAX);
   void release(Sequence& s);
   void forget(Sequence& s);
-  int64_t prefill_rows_left(const StepPlan& plan) const;
+  int64_t prefill_rows_left(const StepPlan& plan, const Sequence& s) const;
 
   SchedulerConfig config_;
   BlockLedger& blocks_;

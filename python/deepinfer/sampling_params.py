@@ -1,0 +1,90 @@
+"""What a request may ask of the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepinfer import _core
+
+
+@dataclass
+class SamplingParams:
+    """Parameters of one request. Values are checked when the request is submitted; an error names field and limit.
+
+    temperature: 0 means the likeliest token, exactly. top_p in (0, 1], top_k -1 (off) or >= 1, min_p in [0, 1]: all
+    measured on the same softmax, the strictest wins. seq_seed (or seed) makes a request repeatable: the same tokens on
+    every run, whatever else the engine does. golden_token_ids forces the output, -1 leaves a position free. so_args
+    constrains it: {"schema_type": "json" | "regex" | "ebnf", "schema": text, "trigger_token_ids": [...],
+    "bound_token_id": id}.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    ignore_eos: bool = False
+    max_tokens: int = 16
+    stop: Sequence[str] | str = ()
+    stop_token_ids: Sequence[int] = ()
+    bad_words: Sequence[Sequence[int]] = ()
+    n: int = 1
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: bool = False
+    processed_logprobs: bool = False
+    first_n_token_no_eos: int = 0
+    eos_id: int = 0  # accepted for compatibility; the tokenizer's id is used
+    so_args: Mapping[str, Any] | None = None
+    golden_token_ids: Sequence[int] | None = None
+    seq_seed: int | None = None
+    seed: int | None = None
+    priority: int = 0
+    deadline_ms: int | None = None
+    cache_mode: str | None = None  # "bounded", "exact" or "off"
+    cache_salt: str = ""
+
+    def to_core(self) -> _core.SamplingParams:
+        """The engine's form of these parameters."""
+        core = _core.SamplingParams()
+        same = (
+            "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty ignore_eos max_tokens n "
+            "logprobs top_logprobs prompt_logprobs first_n_token_no_eos priority deadline_ms cache_salt"
+        )
+        for name in same.split():
+            setattr(core, name, getattr(self, name))
+        core.logit_bias = list(self.logit_bias.items())
+        core.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        core.stop_token_ids = list(self.stop_token_ids)
+        core.bad_words = [list(word) for word in self.bad_words]
+        core.golden_token_ids = list(self.golden_token_ids or ())
+        core.seed = self.seed if self.seq_seed is None else self.seq_seed
+        if self.processed_logprobs:
+            core.logprob_kind = _core.LogprobKind.processed
+        if self.cache_mode is not None:
+            if self.cache_mode not in ("bounded", "exact", "off"):
+                raise ValueError(f"cache_mode is {self.cache_mode!r}; allowed: 'bounded', 'exact', 'off'")
+            core.cache_mode = getattr(_core.CacheMode, self.cache_mode)
+        if self.so_args is not None:
+            core.so_args = _structured_output(self.so_args)
+        return core
+
+
+def _structured_output(args: Mapping[str, Any]) -> _core.StructuredOutput:
+    known = {"schema_type", "schema", "trigger_token_ids", "bound_token_id"}
+    for key in args:
+        if key not in known:
+            raise ValueError(f"so_args has the key {key!r}; allowed: {', '.join(sorted(known))}")
+    for key in ("schema_type", "schema"):
+        if key not in args:
+            raise ValueError(f"so_args needs the key {key!r}")
+    out = _core.StructuredOutput()
+    out.schema_type, out.schema = args["schema_type"], args["schema"]
+    out.trigger_token_ids = list(args.get("trigger_token_ids", ()))
+    out.bound_token_id = args.get("bound_token_id")
+    return out

@@ -1,0 +1,137 @@
+// deepinfer bench: throughput of the engine on this machine, offline.
+//
+//   All requests are given at once and run at most --concurrency together; prompts are random ids or, for a trained
+//   model, greedy text of its own. Prefill speed is prompt tokens over the time to the last first token when outputs
+//   are one token long; decode speed is output tokens over the rest.
+
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+#include <CLI/CLI.hpp>
+
+#include "base/json.h"
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/engine_options.h"
+
+namespace deepinfer {
+namespace {
+
+struct BenchOptions {
+  EngineFlags engine;
+  int prompts = 4, prompt_tokens = 512, output_tokens = 128, concurrency = 1, repeats = 3;
+  uint64_t seed = 1;
+  double temperature = 0;
+  std::string text;
+  bool prints_json = false;
+};
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<Request> make_requests(const BenchOptions& o, const engine::EngineImpl& engine, std::mt19937_64& rng, int output_tokens) {
+  std::vector<Request> requests;
+  std::vector<int32_t> text;
+  if (!o.text.empty()) text = engine.encode(o.text);
+  for (int i = 0; i < o.prompts; ++i) {
+    Request r;
+    for (int t = 0; t < o.prompt_tokens; ++t) {
+      r.prompt.push_back(text.empty() ? static_cast<int32_t>(3 + rng() % static_cast<uint64_t>(engine.config().vocab_size - 3))
+                                      : text[static_cast<size_t>(t) % text.size()]);
+    }
+    r.sampling.temperature = o.temperature;
+    r.sampling.max_tokens = output_tokens;
+    r.sampling.ignore_eos = true;
+    r.sampling.cache_mode = CacheMode::kOff;
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+struct Figures {
+  double prefill_tokens_s = 0, decode_tokens_s = 0, accepted = 0, gap_share = 0;
+};
+
+Result<Figures> measure(const BenchOptions& o, engine::EngineImpl& engine, std::mt19937_64& rng) {
+  Figures f;
+  double begin = seconds();
+  auto first = engine.generate(make_requests(o, engine, rng, 1), {});
+  double prefill_s = seconds() - begin;
+  f.prefill_tokens_s = static_cast<double>(o.prompts) * o.prompt_tokens / prefill_s;
+
+  EngineStats before = engine.stats();
+  begin = seconds();
+  auto outputs = engine.generate(make_requests(o, engine, rng, o.output_tokens), {});
+  double total_s = seconds() - begin;
+  EngineStats after = engine.stats();
+  for (const auto* list : {&first, &outputs}) {
+    for (const RequestOutput& r : *list) {
+      if (!r.outputs[0].error.empty()) return fail(Code::kInternal, "{}", r.outputs[0].error);
+    }
+  }
+  double decode_s = std::max(1e-9, total_s - prefill_s);
+  f.decode_tokens_s = static_cast<double>(o.prompts) * (o.output_tokens - 1) / decode_s;
+  auto drafted = static_cast<double>(after.drafted_tokens - before.drafted_tokens);
+  f.accepted = drafted > 0 ? static_cast<double>(after.accepted_tokens - before.accepted_tokens) / drafted : 0;
+  double busy = after.forward_ms + after.sampling_ms + after.draft_ms - before.forward_ms - before.sampling_ms - before.draft_ms;
+  f.gap_share = (after.idle_ms - before.idle_ms) / std::max(1e-9, busy);
+  return f;
+}
+
+Result<void> bench(BenchOptions& o) {
+  if (o.prints_json) o.engine.is_quiet = true;
+  if (o.engine.options.max_num_seqs == 0) o.engine.options.max_num_seqs = o.concurrency;
+  DI_TRY(auto engine, o.engine.make());
+  std::mt19937_64 rng(o.seed);
+  std::vector<Figures> runs;
+  for (int i = 0; i < o.repeats; ++i) {
+    DI_TRY(Figures f, measure(o, *engine, rng));
+    runs.push_back(f);
+  }
+  auto median = [&](double Figures::*field) {
+    std::vector<double> values;
+    for (const Figures& f : runs) values.push_back(f.*field);
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  };
+  double prefill = median(&Figures::prefill_tokens_s), decode = median(&Figures::decode_tokens_s);
+  double accepted = median(&Figures::accepted), gap = median(&Figures::gap_share);
+  if (o.prints_json) {
+    std::printf("%s\n", json::dump(json::object{{"prefill_tokens_s", prefill},
+                                                {"decode_tokens_s", decode},
+                                                {"draft_acceptance", accepted},
+                                                {"idle_share", gap},
+                                                {"prompts", o.prompts},
+                                                {"prompt_tokens", o.prompt_tokens},
+                                                {"output_tokens", o.output_tokens},
+                                                {"concurrency", o.concurrency},
+                                                {"repeats", o.repeats}})
+                            .c_str());
+    return {};
+  }
+  std::printf("prefill %.1f tokens/s, decode %.1f tokens/s, drafts accepted %.0f %%, idle between steps %.1f %% (median of %d)\n", prefill,
+              decode, 100 * accepted, 100 * gap, o.repeats);
+  return {};
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<BenchOptions>();  // owned by the callback, which outlives this function
+  CLI::App* command = app.add_subcommand("bench", "measure prefill and decode speed");
+  o->engine.add_to(*command);
+  command->add_option("--prompts", o->prompts)->capture_default_str()->check(CLI::Range(1, 100000));
+  command->add_option("--prompt-tokens", o->prompt_tokens)->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command->add_option("--output-tokens", o->output_tokens)->capture_default_str()->check(CLI::Range(2, 1 << 20));
+  command->add_option("--concurrency", o->concurrency, "sequences that run together")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--repeats", o->repeats)->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_option("--seed", o->seed, "of the random prompts")->capture_default_str();
+  command->add_option("--temperature", o->temperature)->capture_default_str();
+  command->add_option("--text", o->text, "prompts repeat this text instead of random ids");
+  command->add_flag("--json", o->prints_json);
+  command->callback([o, &exit_code] {
+    if (auto done = bench(*o); !done) exit_code = report(done.error());
+  });
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,32 @@
+// deepinfer settings: the effective environment, or the whole table as Markdown.
+
+#include <cstdio>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "engine/settings.h"
+
+namespace deepinfer {
+
+void add_settings(CLI::App& app, int& exit_code) {
+  auto prints_table = std::make_shared<bool>(false);  // owned by the callback, which outlives this function
+  CLI::App* command = app.add_subcommand("settings", "check the DEEPINFER_* variables; --markdown prints every known setting");
+  command->add_flag("--markdown", *prints_table, "print docs/settings.md");
+  command->callback([prints_table, &exit_code] {
+    if (*prints_table) {
+      std::fputs(engine::settings_markdown().c_str(), stdout);
+      return;
+    }
+    auto settings = engine::read_settings();
+    if (!settings) {
+      exit_code = report(settings.error());
+      return;
+    }
+    for (const std::string& note : settings->notes) std::printf("%s\n", note.c_str());
+    std::printf("the environment is valid\n");
+  });
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,43 @@
+// The engine's options on a command line, and the engine made from them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "engine/engine_impl.h"
+
+namespace CLI {
+class App;
+}
+
+namespace deepinfer {
+
+// models/tiny of this source tree or installation: beside the working directory or above the binary; empty if not found.
+std::string embedded_model();
+
+// Adds --model, --threads, --numerics, --backend, --max-model-len, --max-num-seqs, --max-num-batched-tokens, --drafts,
+// --truncation, --keep-tokens, --cache-mode, --max-step-ms, --engine-seed, --quiet, --download.
+struct EngineFlags {
+  EngineOptions options;
+  std::string truncation, cache_mode;
+  bool is_quiet = false;
+  bool downloads = false;
+
+  void add_to(CLI::App& command);
+  // Resolves the model, applies the environment and builds the engine; prints configuration and memory plan to stderr
+  // unless it is quiet.
+  Result<std::unique_ptr<engine::EngineImpl>> make();
+};
+
+// Adds --temperature, --top-p, --top-k, --min-p, --seed, --max-tokens, penalties, --stop, --ignore-eos, --logprobs, -n.
+struct SamplingFlags {
+  SamplingParams params;
+  std::optional<uint64_t> seed;
+
+  explicit SamplingFlags(int max_tokens) { params.max_tokens = max_tokens, params.temperature = 0; }
+  void add_to(CLI::App& command);
+  SamplingParams get() const;
+};
+
+}  // namespace deepinfer

@@ -1,0 +1,513 @@
+#include "deepinfer/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/backend.h"
+#include "engine/engine_impl.h"
+#include "text/compressed_vocabulary.h"
+
+namespace deepinfer {
+
+const char* finish_reason_name(FinishReason reason) {
+  constexpr const char* kNames[] = {"none", "stop", "length", "cancelled", "deadline", "error"};
+  return kNames[static_cast<int>(reason)];
+}
+
+Outcome<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  auto settings = engine::read_settings();
+  if (!settings) return Failure{true, settings.error().message};
+  auto created = engine::EngineImpl::create(options, *settings);
+  if (!created) return Failure{exit_code(created.error()) == 2, created.error().message};
+  return std::unique_ptr<Engine>(std::move(*created));
+}
+
+namespace engine {
+namespace {
+
+int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+// ---- start and end ----------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& options, const Settings& settings) {
+  DI_TRY(weights::Checkpoint checkpoint, weights::Checkpoint::open(options.model));
+  DI_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer));
+  std::unique_ptr<EngineImpl> engine(new EngineImpl(std::move(checkpoint), std::move(tokenizer), options, settings));
+  DI_TRY_VOID(engine->build());
+  return engine;
+}
+
+EngineImpl::EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options, const Settings& settings)
+    : options_(options), settings_(settings), checkpoint_(std::move(checkpoint)), tokenizer_(std::move(tokenizer)) {}
+
+Result<void> EngineImpl::build() {
+  if (!config().engram_layer_ids.empty()) {
+    text::CompressedVocabulary compressed = text::compress_vocabulary(tokenizer_);
+    if (compressed.size != config().engram_compressed_vocab_size) {
+      return fail(Code::kInvalid, "the tokenizer gives {} compressed ids; config.json's engram_compressed_vocab_size is {}", compressed.size,
+                  config().engram_compressed_vocab_size);
+    }
+    compressed_ids_ = std::move(compressed.ids);
+  }
+  int num_threads = options_.num_threads > 0 ? options_.num_threads : available_threads();
+  if (settings_.accelerator == "nvidia") {
+    return fail(Code::kUnsupported, "DEEPINFER_ACCELERATOR is 'nvidia': this build has no CUDA backend; use cpu or auto");
+  }
+  DI_TRY(Backend backend, choose_backend(options_.numerics, options_.backend));
+  DI_TRY(plan_, plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads, make_cpu_device()->free_memory()));
+  for (const auto& spec : checkpoint_.specs()) {
+    auto bytes = weights::slice_bytes(spec, checkpoint_.whole(spec));
+    plan_.weight_bytes += bytes.codes + bytes.scales;
+  }
+
+  model::RanksOptions ranks{.plan = {},
+                            .make_ops = backend.make_ops,
+                            .threads = num_threads,
+                            .num_blocks = plan_.num_blocks + 1,
+                            .num_slots = plan_.num_slots + 1,
+                            .backtracking = plan_.backtracking,
+                            .model = {.limits = {.max_rows = plan_.max_rows,
+                                                 .max_sequences = plan_.max_sequences,
+                                                 .max_positions = config().max_position_embeddings},
+                                      .with_draft = plan_.num_drafts > 0,
+                                      .compressed_ids = compressed_ids_}};
+  DI_TRY(ranks_, model::Ranks::create(checkpoint_, std::move(ranks)));
+  model::Rank& rank = (*ranks_)[0];
+  DI_TRY(executor_, Executor::create({.model = rank.model.get(),
+                                      .global = &rank.global,
+                                      .states = &rank.states,
+                                      .device = rank.device.get(),
+                                      .stream = rank.stream.get(),
+                                      .compressed_ids = &compressed_ids_,
+                                      .num_threads = num_threads,
+                                      .max_rows = plan_.max_rows,
+                                      .max_logit_rows = plan_.max_logit_rows,
+                                      .max_sequences = plan_.max_sequences,
+                                      .num_drafts = plan_.num_drafts,
+                                      .confidence_temperature = settings_.confidence_temperature}));
+
+  auto halo = [&](int layers) { return round_up(config().sliding_window + int64_t{layers - 1} * (config().sliding_window - 1), 128); };
+  int boundary = config().boundary_layer() < 0 ? config().num_hidden_layers : config().boundary_layer();
+  sched::SchedulerConfig sc{.max_rows = plan_.max_rows,
+                            .max_logit_rows = plan_.max_logit_rows,
+                            .max_running = plan_.max_sequences,
+                            .num_slots = plan_.num_slots,
+                            .num_drafts = plan_.num_drafts,
+                            .max_length = plan_.max_model_len,
+                            .max_step_us = options_.max_step_ms * 1000,
+                            .window = round_up(int64_t{config().sliding_window}, 128),
+                            .producer_halo = halo(std::max(1, boundary)),
+                            .full_halo = halo(config().num_hidden_layers)};
+  ledger_ = std::make_unique<sched::FreeListLedger>(plan_.num_blocks);
+  scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
+  stats_.blocks = stats_.blocks_available = plan_.num_blocks;
+  stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
+  stats_.accepted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
+  schedule_thread_ = std::thread([this] { schedule_loop(); });
+  execute_thread_ = std::thread([this] { execute_loop(); });
+  return {};
+}
+
+EngineImpl::~EngineImpl() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  scheduling_.notify_all();
+  executing_.notify_all();
+  if (schedule_thread_.joinable()) schedule_thread_.join();
+  if (execute_thread_.joinable()) execute_thread_.join();
+}
+
+std::string EngineImpl::description() const {
+  std::string text = fmt::format("model      {}, {} layers, hidden {}, {} experts\n", checkpoint_.directory(), config().num_hidden_layers,
+                                 config().hidden_size, config().n_routed_experts);
+  model::Rank& rank = (*ranks_)[0];
+  text += fmt::format("device     {}, {}, numerics {}\n", rank.device->description(), rank.ops->description(),
+                      kernels::numerics_name(rank.ops->numerics()));
+  text += plan_.description();
+  for (const std::string& note : settings_.notes) text += note + "\n";
+  return text;
+}
+
+// ---- requests ---------------------------------------------------------------------------------------------------
+
+CacheMode EngineImpl::cache_mode_of(const SamplingParams& p) const {
+  if (p.prompt_logprobs) return CacheMode::kOff;
+  if (p.cache_mode) return *p.cache_mode;
+  if (options_.cache_mode >= 0) return static_cast<CacheMode>(options_.cache_mode);
+  return settings_.batch_invariant || p.seed ? CacheMode::kExact : CacheMode::kBounded;
+}
+
+Result<std::unique_ptr<RequestState>> EngineImpl::check(Request request, Sink sink) {
+  sampling::Limits limits{.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = static_cast<int64_t>(request.prompt.size())};
+  if (request.prompt.empty()) return fail(Code::kInvalid, "prompt is empty; at least one token is needed");
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    int32_t id = request.prompt[i];
+    if (id < 0 || id >= config().vocab_size) {
+      return fail(Code::kInvalid, "prompt token {} is {}; allowed: 0 to {}", i, id, config().vocab_size - 1);
+    }
+  }
+  if (limits.prompt_length >= plan_.max_model_len) {
+    return fail(Code::kInvalid, "the prompt has {} tokens; the context length is {}, one of them for the answer", limits.prompt_length,
+                plan_.max_model_len);
+  }
+  DI_TRY_VOID(sampling::validate(request.sampling, limits));
+  if (request.sampling.so_args) return fail(Code::kUnsupported, "so_args: this build has no grammar engine");
+  auto state = std::make_unique<RequestState>();
+  state->request = std::move(request);
+  state->sink = std::move(sink);
+  return state;
+}
+
+Outcome<uint64_t> EngineImpl::submit(Request request, Sink sink) {
+  auto state = check(std::move(request), std::move(sink));
+  if (!state) return Failure{exit_code(state.error()) == 2, state.error().message};
+  uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return Failure{false, "the engine is shutting down"};
+    id = (*state)->id = next_request_++;
+    inbox_.push_back(std::move(*state));
+  }
+  scheduling_.notify_one();
+  return id;
+}
+
+void EngineImpl::cancel(uint64_t request) {
+  {
+    std::lock_guard lock(mutex_);
+    cancels_.push_back(request);
+  }
+  scheduling_.notify_one();
+}
+
+std::shared_ptr<const SequenceSpec> EngineImpl::make_spec(const RequestState& state, int choice) const {
+  // The draft law of a request that stores it is cut to this many tokens: 4 KiB a draft instead of a vocabulary.
+  constexpr int kDraftSupport = 512;
+  const SamplingParams& p = state.request.sampling;
+  std::vector<int32_t> banned;
+  for (auto [first, last] : settings_.blacklist) {
+    for (int32_t id = first; id <= std::min(last, config().vocab_size - 1); ++id) banned.push_back(id);
+  }
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->params = sampling::make_row_params(p, {.eos_id = config().eos_token_id, .banned = banned, .force_top_k = settings_.sampler_force_topk});
+  spec->draft_params = sampling::draft_params(spec->params, kDraftSupport);
+  spec->seed = p.seed ? *p.seed : sampling::derive_seed(options_.seed, std::to_string(state.id));
+  spec->choice = static_cast<uint32_t>(choice);
+  spec->prompt_length = static_cast<int64_t>(state.request.prompt.size());
+  spec->max_total = std::min(plan_.max_model_len, spec->prompt_length + std::max(1, p.max_tokens));
+  spec->golden = p.golden_token_ids;
+  spec->stop_ids = p.stop_token_ids;
+  if (!p.ignore_eos) spec->stop_ids.push_back(config().eos_token_id);
+  std::sort(spec->stop_ids.begin(), spec->stop_ids.end());
+  bool repeatable = settings_.batch_invariant || p.seed || spec->params.is_greedy;
+  spec->verify_mode = repeatable ? sampling::VerifyMode::kNoise : sampling::VerifyMode::kBlock;
+  spec->wants_logprobs = p.logprobs || p.top_logprobs > 0;
+  spec->wants_prompt_logprobs = p.prompt_logprobs;
+  spec->uses_drafts = plan_.num_drafts > 0;
+  return spec;
+}
+
+sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const ChoiceState& choice, int64_t now) const {
+  const SamplingParams& p = state.request.sampling;
+  sched::NewSequence s;
+  s.tokens = state.request.prompt;
+  s.max_total = choice.spec->max_total;
+  s.priority = p.priority;
+  s.tenant = state.request.tenant;
+  s.share_key = state.request.tenant + '\0' + p.cache_salt;
+  s.arrival_us = now;
+  if (p.deadline_ms) s.deadline_us = now + *p.deadline_ms * 1000;
+  CacheMode mode = cache_mode_of(p);
+  s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact : mode == CacheMode::kOff ? sched::ReuseMode::kOff : sched::ReuseMode::kBounded;
+  s.all_logits = p.prompt_logprobs;
+  s.keep_tokens = p.prompt_logprobs ? 0 : plan_.keep_tokens;
+  if (choice.index > 0) s.leader = state.choices.front()->seq;
+  return s;
+}
+
+std::vector<int32_t> EngineImpl::encode(const std::string& text) const {
+  std::vector<int32_t> ids;
+  tokenizer_.encode(text, ids);
+  return ids;
+}
+
+std::string EngineImpl::decode(std::span<const int32_t> ids) const { return tokenizer_.decode(ids); }
+
+EngineStats EngineImpl::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// ---- executing thread -------------------------------------------------------------------------------------------
+
+void EngineImpl::execute_loop() {
+  while (true) {
+    StepJob job;
+    double waited = 0;
+    {
+      std::unique_lock lock(mutex_);
+      int64_t begin = now_us();
+      executing_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+      if (stopping_) return;
+      waited = static_cast<double>(now_us() - begin);
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    StepResult result;
+    std::vector<sched::PlannedRun> runs = job.plan.runs;
+    try {
+      result = executor_->execute(std::move(job));
+    } catch (const DeviceError& e) {
+      for (const auto& run : runs) result.runs.push_back({.seq = run.seq, .epoch = run.epoch, .error = e.what()});
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (result.num_rows > 0) {
+        stats_.steps += 1;
+        stats_.rows += result.num_rows;
+        stats_.idle_ms += waited / 1000;
+        stats_.forward_ms += result.forward_us / 1000;
+        stats_.sampling_ms += result.sampling_us / 1000;
+        stats_.draft_ms += result.draft_us / 1000;
+      }
+      results_.push_back(std::move(result));
+    }
+    scheduling_.notify_one();
+  }
+}
+
+// ---- scheduling thread ------------------------------------------------------------------------------------------
+
+void EngineImpl::schedule_loop() {
+  const size_t ahead = settings_.async_steps ? kStepsAhead : 1;
+  while (true) {
+    std::vector<std::unique_ptr<RequestState>> arrivals;
+    std::vector<uint64_t> cancels;
+    std::deque<StepResult> results;
+    {
+      std::unique_lock lock(mutex_);
+      auto ready = [&] { return stopping_ || !inbox_.empty() || !cancels_.empty() || !results_.empty(); };
+      std::optional<int64_t> deadline = scheduler_->next_deadline_us();
+      if (deadline) {
+        scheduling_.wait_for(lock, std::chrono::microseconds(std::max<int64_t>(0, *deadline - now_us())), ready);
+      } else {
+        scheduling_.wait(lock, ready);
+      }
+      if (stopping_) break;
+      arrivals.swap(inbox_);
+      cancels.swap(cancels_);
+      results.swap(results_);
+      unfinished_jobs_ -= results.size();
+    }
+    for (StepResult& r : results) commit(r);
+    for (auto& a : arrivals) admit(std::move(a));
+    for (uint64_t id : cancels) {
+      auto it = requests_.find(id);
+      if (it == requests_.end()) continue;
+      for (auto& c : it->second->choices) {
+        if (!c->ended) scheduler_->cancel(c->seq);
+      }
+    }
+    while (unfinished_jobs_ < ahead) {
+      size_t before = unfinished_jobs_;
+      dispatch();
+      if (unfinished_jobs_ == before) break;
+    }
+  }
+  std::vector<ChoiceState*> open;
+  for (auto& [seq, choice] : choices_) open.push_back(choice);
+  for (ChoiceState* c : open) end_choice(*c, FinishReason::kCancelled, "the engine was closed");
+  for (auto& state : inbox_) {
+    for (int i = 0; i < state->request.sampling.n; ++i) {
+      state->sink({.request = state->id, .choice = i, .finish_reason = FinishReason::kCancelled, .error = "the engine was closed"});
+    }
+  }
+}
+
+void EngineImpl::admit(std::unique_ptr<RequestState> state) {
+  int64_t now = now_us();
+  RequestState& r = *state;
+  requests_.emplace(r.id, std::move(state));
+  for (int i = 0; i < r.request.sampling.n; ++i) {
+    auto choice = std::make_unique<ChoiceState>();
+    choice->request = &r;
+    choice->index = i;
+    choice->spec = make_spec(r, i);
+    choice->detokenizer.emplace(tokenizer_);
+    choice->stops.emplace(r.request.sampling.stop);
+    choice->usage.prompt_tokens = static_cast<int64_t>(r.request.prompt.size());
+    r.choices.push_back(std::move(choice));
+  }
+  std::vector<std::pair<ChoiceState*, std::string>> refused;
+  for (auto& c : r.choices) {
+    auto added = scheduler_->add(make_sequence(r, *c, now));
+    if (added) {
+      c->seq = *added;
+      choices_.emplace(static_cast<int32_t>(c->seq), c.get());
+    } else {
+      refused.emplace_back(c.get(), added.error().message);
+    }
+  }
+  for (auto& [c, why] : refused) end_choice(*c, FinishReason::kError, why);
+}
+
+void EngineImpl::dispatch() {
+  int64_t begin = now_us();
+  StepJob job{.plan = scheduler_->plan(begin)};
+  for (auto [seq, reason] : scheduler_->take_ended()) {
+    auto it = choices_.find(static_cast<int32_t>(seq));
+    if (it == choices_.end()) continue;
+    bool late = reason == sched::EndReason::kDeadline;
+    end_choice(*it->second, late ? FinishReason::kDeadline : FinishReason::kCancelled, late ? "the deadline passed" : "");
+  }
+  if (job.plan.empty()) return;
+  for (const auto& start : job.plan.starts) {
+    auto tokens = scheduler_->tokens(start.seq);
+    job.starts.push_back({{tokens.begin(), tokens.end()}, choices_.at(static_cast<int32_t>(start.seq))->spec});
+  }
+  {
+    std::lock_guard lock(mutex_);
+    stats_.planning_ms += static_cast<double>(now_us() - begin) / 1000;
+    stats_.num_waiting = scheduler_->num_waiting();
+    stats_.num_running = scheduler_->num_running();
+    stats_.blocks_available = ledger_->num_available();
+    jobs_.push_back(std::move(job));
+    ++unfinished_jobs_;
+  }
+  executing_.notify_one();
+}
+
+void EngineImpl::commit(const StepResult& result) {
+  if (result.num_rows > 0) scheduler_->observe(result.num_rows, result.forward_us + result.sampling_us + result.draft_us);
+  for (const RunResult& run : result.runs) commit_run(run);
+  if (options_.log_statistics && settings_.logging_interval_steps > 0 &&
+      result.step % static_cast<uint64_t>(settings_.logging_interval_steps) == 0) {
+    log_statistics();
+  }
+}
+
+// Applies the stop rules to the tokens of one run, tells the scheduler what counts, then publishes it.
+void EngineImpl::commit_run(const RunResult& run) {
+  auto it = choices_.find(static_cast<int32_t>(run.seq));
+  if (it == choices_.end()) return;
+  ChoiceState& choice = *it->second;
+  if (!run.error.empty()) {
+    scheduler_->cancel(run.seq);
+    end_choice(choice, FinishReason::kError, run.error);
+    return;
+  }
+  std::vector<int32_t> ids;
+  for (const auto& report : run.tokens) ids.push_back(report.token);
+  const SamplingParams& p = choice.request->request.sampling;
+  sampling::StopRule rule{.eos_id = config().eos_token_id,
+                          .ignores_eos = p.ignore_eos,
+                          .stop_ids = p.stop_token_ids,
+                          .max_tokens = choice.spec->max_total - choice.spec->prompt_length};
+  sampling::StopCut cut = sampling::cut_at_stop(ids, choice.num_output, rule);
+  ids.resize(static_cast<size_t>(cut.kept));
+  sched::SequenceStats reuse = scheduler_->stats(run.seq);
+  choice.usage.cached_tokens = reuse.cached_tokens;
+  choice.usage.replayed_tokens = reuse.replayed_tokens;
+  // Stop strings are found while publishing, so the scheduler is told first and hears of that end as a cancellation.
+  if (!scheduler_->commit({.seq = run.seq,
+                           .epoch = run.epoch,
+                           .computed = run.end_pos,
+                           .tokens = ids,
+                           .drafted = run.drafted,
+                           .survivals = run.survivals,
+                           .finished = cut.reason != sampling::StopReason::kNone})) {
+    return;
+  }
+  for (const auto& r : run.prompt) choice.prompt_logprobs.push_back(r.raw_logprob);
+  if (ids.empty()) return;
+  choice.usage.steps += 1;
+  choice.usage.drafted_tokens += run.drafted;
+  choice.usage.accepted_tokens += static_cast<int64_t>(run.tokens.size()) - 1;
+  {
+    std::lock_guard lock(mutex_);
+    stats_.output_tokens += cut.kept;
+    stats_.drafted_tokens += run.drafted;
+    stats_.accepted_tokens += static_cast<int64_t>(run.tokens.size()) - 1;
+    for (int k = 0; k < run.drafted; ++k) {
+      stats_.drafted_by_position[static_cast<size_t>(k)] += 1;
+      stats_.accepted_by_position[static_cast<size_t>(k)] += k + 1 < static_cast<int>(run.tokens.size());
+    }
+  }
+  for (int k = 0; k < cut.kept; ++k) {
+    FinishReason reason = FinishReason::kNone;
+    if (k + 1 == cut.kept && cut.reason == sampling::StopReason::kStop) reason = FinishReason::kStop;
+    if (k + 1 == cut.kept && cut.reason == sampling::StopReason::kLength) reason = FinishReason::kLength;
+    publish(choice, run.tokens[static_cast<size_t>(k)], reason);
+    if (reason == FinishReason::kNone) continue;
+    if (cut.reason == sampling::StopReason::kNone) scheduler_->cancel(run.seq);
+    return;
+  }
+}
+
+// Sends one token; a stop string completed by it turns `reason` into kStop.
+void EngineImpl::publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason) {
+  TokenEvent event{.token = report.token};
+  bool is_stop_id = reason == FinishReason::kStop;
+  std::string piece;
+  if (!is_stop_id) choice.detokenizer->push(report.token, piece);
+  if (reason != FinishReason::kNone) choice.detokenizer->finish(piece, text::Detokenizer::CutCharacter::kDrop);
+  choice.stops->push(piece, event.text);
+  if (choice.stops->is_found()) {
+    reason = FinishReason::kStop;
+    event.stop = choice.request->request.sampling.stop[static_cast<size_t>(*choice.stops->found())];
+  } else if (reason != FinishReason::kNone) {
+    choice.stops->finish(event.text);
+  }
+  choice.num_output += 1;
+  if (choice.spec->wants_logprobs) {
+    event.logprob = choice.spec->params.logprob_kind == LogprobKind::kRaw ? report.raw_logprob : report.processed_logprob;
+    for (const auto& top : report.top) event.top_logprobs.push_back({top.id, top.logprob});
+  }
+  if (choice.num_output == 1) event.prompt_logprobs = std::move(choice.prompt_logprobs);
+  event.finish_reason = reason;
+  emit(choice, std::move(event));
+}
+
+void EngineImpl::end_choice(ChoiceState& choice, FinishReason reason, const std::string& error) {
+  if (choice.ended) return;
+  TokenEvent event{.finish_reason = reason, .error = error};
+  std::string rest;
+  choice.detokenizer->finish(rest, text::Detokenizer::CutCharacter::kDrop);
+  choice.stops->push(rest, event.text);
+  choice.stops->finish(event.text);
+  emit(choice, std::move(event));
+}
+
+void EngineImpl::emit(ChoiceState& choice, TokenEvent event) {
+  RequestState& r = *choice.request;
+  event.request = r.id;
+  event.choice = choice.index;
+  if (event.finish_reason != FinishReason::kNone) {
+    choice.ended = true;
+    choice.usage.completion_tokens = choice.num_output;
+    event.usage = choice.usage;
+  }
+  bool is_last = event.finish_reason != FinishReason::kNone;
+  r.sink(event);
+  if (!is_last) return;
+  choices_.erase(static_cast<int32_t>(choice.seq));
+  if (++r.num_ended == static_cast<int>(r.choices.size())) requests_.erase(r.id);
+}
+
+void EngineImpl::log_statistics() {
+  EngineStats s = stats();
+  spdlog::info("step {}: {} running, {} waiting, {} of {} blocks free, {:.2f} rows a step, {} of {} drafts accepted", s.steps, s.num_running,
+               s.num_waiting, s.blocks_available, s.blocks, static_cast<double>(s.rows) / static_cast<double>(std::max<int64_t>(1, s.steps)),
+               s.accepted_tokens, s.drafted_tokens);
+}
+
+}  // namespace engine
+}  // namespace deepinfer

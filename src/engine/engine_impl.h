@@ -1,0 +1,101 @@
+// The step loop: two threads and two queues.
+//
+//   callers --submit, cancel--> [inbox] --> scheduling thread --StepJob--> [jobs] --> executing thread
+//                                            ^   |                                        |
+//                                            |   +--TokenEvent--> sinks                   |
+//                                            +------------------- [results] <--StepResult-+
+//
+//   While a step runs, the scheduling thread plans the next one, applies stop rules to the results of the one before,
+//   detokenises and calls the sinks. At most kStepsAhead jobs wait or run; without asynchronous steps, one.
+//
+// mutex_ guards inbox_, cancels_, jobs_, results_, stopping_ and stats_; nothing else is shared.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "engine/executor.h"
+#include "engine/memory_plan.h"
+#include "engine/request_state.h"
+#include "engine/settings.h"
+#include "model/ranks.h"
+#include "sched/free_list_ledger.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint.h"
+
+namespace deepinfer::engine {
+
+class EngineImpl final : public Engine {
+ public:
+  static Result<std::unique_ptr<EngineImpl>> create(const EngineOptions& options, const Settings& settings);
+  ~EngineImpl() override;
+
+  Outcome<uint64_t> submit(Request request, Sink sink) override;
+  void cancel(uint64_t request) override;
+  std::vector<RequestOutput> generate(std::vector<Request> requests, std::function<bool(int64_t)> progress) override;
+  std::vector<int32_t> encode(const std::string& text) const override;
+  std::string decode(std::span<const int32_t> ids) const override;
+  int64_t max_model_len() const override { return plan_.max_model_len; }
+  int32_t eos_token_id() const override { return config().eos_token_id; }
+  EngineStats stats() const override;
+  std::string description() const override;
+
+  const ModelConfig& config() const { return checkpoint_.config(); }
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  static constexpr size_t kStepsAhead = 2;
+
+  EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options, const Settings& settings);
+  Result<void> build();
+  Result<std::unique_ptr<RequestState>> check(Request request, Sink sink);
+  std::shared_ptr<const SequenceSpec> make_spec(const RequestState& state, int choice) const;
+  sched::NewSequence make_sequence(const RequestState& state, const ChoiceState& choice, int64_t now_us) const;
+  CacheMode cache_mode_of(const SamplingParams& p) const;
+
+  void schedule_loop();
+  void execute_loop();
+  void admit(std::unique_ptr<RequestState> state);
+  void dispatch();
+  void commit(const StepResult& result);
+  void commit_run(const RunResult& run);
+  void publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason);
+  void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error);
+  void emit(ChoiceState& choice, TokenEvent event);
+  void log_statistics();
+
+  EngineOptions options_;
+  Settings settings_;
+  weights::Checkpoint checkpoint_;
+  text::Tokenizer tokenizer_;
+  std::vector<int32_t> compressed_ids_;
+  MemoryPlan plan_;
+
+  std::unique_ptr<model::Ranks> ranks_;  // one rank
+  std::unique_ptr<Executor> executor_;
+
+  // Owned by the scheduling thread.
+  std::unique_ptr<sched::BlockLedger> ledger_;
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;
+  std::unordered_map<int32_t, ChoiceState*> choices_;  // by sequence
+
+  mutable std::mutex mutex_;
+  std::condition_variable scheduling_, executing_;
+  std::vector<std::unique_ptr<RequestState>> inbox_;
+  std::vector<uint64_t> cancels_;
+  std::deque<StepJob> jobs_;
+  std::deque<StepResult> results_;
+  size_t unfinished_jobs_ = 0;
+  bool stopping_ = false;
+  uint64_t next_request_ = 1;
+  EngineStats stats_;
+
+  std::thread schedule_thread_, execute_thread_;
+};
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,288 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+
+#include "device/cpu/cpu_stream.h"
+
+namespace deepinfer::engine {
+namespace {
+
+double now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct BufferPlan {
+  TensorView logits, draft_logits, draft_tokens, confidence;
+};
+
+bool is_stop(const SequenceSpec& spec, int32_t token) {
+  return std::binary_search(spec.stop_ids.begin(), spec.stop_ids.end(), token);
+}
+
+BufferPlan plan_buffers(Arena& arena, const ModelConfig& config, int max_logit_rows, int max_sequences) {
+  int n = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
+  BufferPlan p;
+  p.logits = arena.matrix(DType::kF32, max_logit_rows, config.vocab_size);
+  p.draft_logits = arena.matrix(DType::kF32, int64_t{max_sequences} * n, config.vocab_size);
+  p.draft_tokens = arena.matrix(DType::kI32, n, max_sequences);
+  p.confidence = arena.matrix(DType::kF32, max_sequences, n);
+  return p;
+}
+
+}  // namespace
+
+int64_t Executor::buffer_bytes(const ModelConfig& config, int max_logit_rows, int max_sequences) {
+  Arena arena;
+  plan_buffers(arena, config, max_logit_rows, max_sequences);
+  return arena.peak();
+}
+
+Executor::Executor(Parts parts) : parts_(std::move(parts)), config_(parts_.model->config()) {
+  workers_.resize(static_cast<size_t>(parts_.num_threads));
+  for (Worker& w : workers_) w.workspace.row.reserve(config_.vocab_size);
+  ids_.reserve(static_cast<size_t>(parts_.max_rows));
+  logit_rows_.reserve(static_cast<size_t>(parts_.max_logit_rows));
+}
+
+Result<std::unique_ptr<Executor>> Executor::create(Parts parts) {
+  int64_t bytes = buffer_bytes(parts.model->config(), parts.max_logit_rows, parts.max_sequences);
+  DI_TRY(DeviceBuffer memory, parts.device->allocate(bytes));
+  std::unique_ptr<Executor> executor(new Executor(std::move(parts)));
+  executor->memory_ = std::move(memory);
+  Arena arena(executor->memory_.data(), bytes);
+  BufferPlan p = plan_buffers(arena, executor->config_, executor->parts_.max_logit_rows, executor->parts_.max_sequences);
+  executor->logits_ = p.logits;
+  executor->draft_output_ = {p.draft_logits, p.draft_tokens, p.confidence};
+  return executor;
+}
+
+StepResult Executor::execute(StepJob job) {
+  StepResult result{.step = job.plan.step, .num_rows = job.plan.num_rows};
+  for (const auto& end : job.plan.ends) {
+    auto it = sequences_.find(static_cast<int32_t>(end.seq));
+    if (it != sequences_.end() && it->second.epoch == end.epoch) sequences_.erase(it);
+  }
+  for (size_t i = 0; i < job.plan.starts.size(); ++i) start(job.plan.starts[i], std::move(job.starts[i]));
+  bind(job.plan);
+  result.runs.resize(bound_.size());
+  if (bound_.empty()) return result;
+
+  double t0 = now_us();
+  forward();
+  double t1 = now_us();
+  sample(result.runs);
+  double t2 = now_us();
+  propose(result.runs);
+  result.forward_us = t1 - t0;
+  result.sampling_us = t2 - t1;
+  result.draft_us = now_us() - t2;
+  return result;
+}
+
+void Executor::start(const sched::PlannedStart& start, StartData data) {
+  Sequence s{.epoch = start.epoch, .slot = start.slot, .spec = std::move(data.spec), .tokens = std::move(data.tokens), .blocks = start.blocks};
+  if (start.fork_slot >= 0) {
+    parts_.states->copy_slot(*parts_.stream, start.slot, start.fork_slot);
+  } else {
+    parts_.states->hand_out(*parts_.stream, start.slot);
+  }
+  if (start.copy_block_from >= 0) parts_.global->copy_block(*parts_.stream, start.copy_block_to, start.copy_block_from);
+  s.output.assign(s.tokens.begin() + s.spec->prompt_length, s.tokens.end());
+  s.draft_laws.resize(static_cast<size_t>(parts_.num_drafts));
+  if (s.spec->params.has_penalties()) {
+    s.counts.add_prompt(std::span(s.tokens).first(static_cast<size_t>(s.spec->prompt_length)));
+    for (int32_t id : s.output) s.counts.add(id);
+  }
+  sequences_.insert_or_assign(static_cast<int32_t>(start.seq), std::move(s));
+}
+
+// Lays the runs' rows out in the batch.
+void Executor::bind(const sched::StepPlan& plan) {
+  bound_.clear();
+  ids_.clear();
+  logit_rows_.clear();
+  context_.clear();
+  for (const sched::PlannedRun& run : plan.runs) {
+    auto it = sequences_.find(static_cast<int32_t>(run.seq));
+    DI_CHECK(it != sequences_.end() && it->second.epoch == run.epoch, "run of an unknown sequence {}", static_cast<int>(run.seq));
+    Sequence& s = it->second;
+    s.blocks.insert(s.blocks.end(), run.new_blocks.begin(), run.new_blocks.end());
+    Bound b{.run = &run, .sequence = &s, .row_begin = static_cast<int>(ids_.size()), .num_rows = run.rows, .first_pos = run.first_pos};
+    if (run.decode) {
+      b.num_rows = std::min<int>(run.rows, 1 + static_cast<int>(s.drafts.size()));
+      b.first_pos = static_cast<int64_t>(s.tokens.size()) - 1;
+      ids_.push_back(s.tokens.back());
+      ids_.insert(ids_.end(), s.drafts.begin(), s.drafts.begin() + b.num_rows - 1);
+    } else {
+      ids_.insert(ids_.end(), s.tokens.begin() + b.first_pos, s.tokens.begin() + b.first_pos + b.num_rows);
+    }
+    b.num_logits = run.decode || s.spec->wants_prompt_logprobs ? b.num_rows : run.sample ? 1 : 0;
+    b.logit_begin = static_cast<int>(logit_rows_.size());
+    for (int i = b.num_rows - b.num_logits; i < b.num_rows; ++i) logit_rows_.push_back(b.row_begin + i);
+    if (!config_.engram_layer_ids.empty()) {
+      b.context_size = static_cast<int>(std::min<int64_t>(b.first_pos, config_.engram_max_ngram_size - 1));
+      b.context_begin = static_cast<int>(context_.size());
+      for (int64_t p = b.first_pos - b.context_size; p < b.first_pos; ++p) {
+        context_.push_back((*parts_.compressed_ids)[static_cast<size_t>(s.tokens[static_cast<size_t>(p)])]);
+      }
+    }
+    bound_.push_back(b);
+  }
+}
+
+void Executor::forward() {
+  rows_.clear();
+  for (const Bound& b : bound_) {
+    rows_.push_back({.slot = b.sequence->slot,
+                     .block_table = b.sequence->blocks.data(),
+                     .first_pos = b.first_pos,
+                     .num_rows = b.num_rows,
+                     .window_floor = b.run->window_floor,
+                     .write_floor = b.run->write_floor,
+                     .keep_from = b.run->kept_from,
+                     .context = std::span(context_).subspan(static_cast<size_t>(b.context_begin), static_cast<size_t>(b.context_size))});
+  }
+  model::ForwardBatch batch{.sequences = rows_, .ids = ids_, .logit_rows = logit_rows_};
+  parts_.model->forward(batch, logits_.row_range(0, static_cast<int64_t>(logit_rows_.size())));
+  parts_.stream->synchronize();
+}
+
+void Executor::sample(std::vector<RunResult>& results) {
+  std::atomic<size_t> next{0};
+  pool_of(*parts_.stream).run([&](int thread) {
+    Worker& worker = workers_[static_cast<size_t>(thread)];
+    for (size_t i; (i = next.fetch_add(1)) < bound_.size();) {
+      const Bound& b = bound_[i];
+      results[i].seq = b.run->seq;
+      results[i].epoch = b.run->epoch;
+      results[i].end_pos = b.first_pos + b.num_rows;
+      if (b.sequence->spec->wants_prompt_logprobs && !b.run->decode) report_prompt(b, worker, results[i]);
+      if (b.run->sample) sample_run(b, worker, results[i]);
+    }
+  });
+}
+
+void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
+  Sequence& s = *b.sequence;
+  const SequenceSpec& spec = *s.spec;
+  int rows = b.run->decode ? b.num_rows : 1;
+  result.drafted = rows - 1;
+  worker.logits.clear();
+  worker.laws.clear();
+  worker.golden.clear();
+  for (int k = 0; k < rows; ++k) {
+    worker.logits.push_back(logits_.f32(b.logit_begin + b.num_logits - rows + k));
+    auto produced = s.output.size() + static_cast<size_t>(k);
+    if (!spec.golden.empty()) worker.golden.push_back(produced < spec.golden.size() ? spec.golden[produced] : -1);
+    if (k + 1 < rows && spec.verify_mode != sampling::VerifyMode::kNoise) worker.laws.push_back(&s.draft_laws[static_cast<size_t>(k)]);
+  }
+  sampling::VerifyRequest request{.mode = spec.verify_mode,
+                                  .params = &spec.params,
+                                  .counts = &s.counts,
+                                  .output = &s.output,
+                                  .stream = {spec.seed, static_cast<uint32_t>(s.tokens.size()), spec.choice},
+                                  .logits = worker.logits,
+                                  .vocab = config_.vocab_size,
+                                  .drafts = std::span(s.drafts).first(static_cast<size_t>(rows - 1)),
+                                  .draft_laws = worker.laws,
+                                  .golden = worker.golden};
+  auto done = sampling::verify(request, worker.workspace, &worker.verdict);
+  s.drafts.clear();
+  if (!done) {
+    result.error = done.error().message;
+    return;
+  }
+  result.labels = worker.verdict.labels;
+  for (int k = 0; k < worker.verdict.num_tokens; ++k) {
+    sampling::TokenReport& report = worker.verdict.tokens[static_cast<size_t>(k)];
+    s.tokens.push_back(report.token);
+    s.output.push_back(report.token);
+    if (spec.params.has_penalties()) s.counts.add(report.token);
+    result.tokens.push_back(report);
+    if (is_stop(spec, report.token)) break;
+  }
+}
+
+// Row i of the chunk predicts the token at position i + 1.
+void Executor::report_prompt(const Bound& b, Worker& worker, RunResult& result) {
+  const Sequence& s = *b.sequence;
+  for (int i = 0; i < b.num_rows; ++i) {
+    int64_t target = b.first_pos + i + 1;
+    if (target >= s.spec->prompt_length) break;
+    sampling::Row row{.logits = logits_.f32(b.logit_begin + i), .vocab = config_.vocab_size, .params = &s.spec->params, .counts = &s.counts};
+    sampling::TokenReport report;
+    auto done = sampling::sample_row(row, {}, s.tokens[static_cast<size_t>(target)], worker.workspace.row, &report);
+    if (!done) {
+      result.error = done.error().message;
+      return;
+    }
+    result.prompt.push_back(std::move(report));
+  }
+}
+
+bool Executor::wants_drafts(const Sequence& s) const {
+  return parts_.num_drafts > 0 && s.spec->uses_drafts && static_cast<int64_t>(s.tokens.size()) < s.spec->max_total &&
+         !is_stop(*s.spec, s.tokens.back());
+}
+
+void Executor::propose(std::vector<RunResult>& results) {
+  draft_sequences_.clear();
+  drafting_.clear();
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    Bound& b = bound_[i];
+    if (!b.run->sample || !results[i].error.empty() || !wants_drafts(*b.sequence)) continue;
+    draft_sequences_.push_back({.slot = b.sequence->slot,
+                                .last_pos = static_cast<int64_t>(b.sequence->tokens.size()) - 2,
+                                .anchor = b.sequence->tokens.back(),
+                                .window_floor = b.run->kept_from});
+    drafting_.push_back(&b);
+  }
+  if (draft_sequences_.empty()) return;
+  auto n = static_cast<int64_t>(draft_sequences_.size());
+  model::DraftOutput out{draft_output_.logits.row_range(0, n * config_.dspark_block_size),
+                         TensorView{draft_output_.tokens.data, DType::kI32, config_.dspark_block_size, n, n},
+                         draft_output_.confidence.row_range(0, n)};
+  auto pick = [this](int k, const TensorView& logits, int32_t* tokens) { pick_drafts(k, logits, tokens); };
+  parts_.model->propose(draft_sequences_, pick, out);
+  parts_.stream->synchronize();
+
+  for (size_t i = 0; i < drafting_.size(); ++i) {
+    Sequence& s = *drafting_[i]->sequence;
+    RunResult& result = results[static_cast<size_t>(drafting_[i] - bound_.data())];
+    float survival = 1;
+    for (int k = 0; k < parts_.num_drafts; ++k) {
+      s.drafts.push_back(out.tokens.row<int32_t>(k)[i]);
+      size_t t = std::min<size_t>(static_cast<size_t>(k), parts_.confidence_temperature.size() - 1);
+      float temperature = parts_.confidence_temperature.empty() ? 1.0f : parts_.confidence_temperature[t];
+      float logit = std::clamp(out.confidence.f32(static_cast<int64_t>(i))[k], -60.0f, 60.0f) / temperature;
+      survival *= 1.0f / (1.0f + std::exp(-logit));
+      result.survivals.push_back(survival);
+    }
+  }
+}
+
+void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
+  std::atomic<size_t> next{0};
+  pool_of(*parts_.stream).run([&](int thread) {
+    sampling::Workspace& ws = workers_[static_cast<size_t>(thread)].workspace.row;
+    for (size_t i; (i = next.fetch_add(1)) < drafting_.size();) {
+      Sequence& s = *drafting_[i]->sequence;
+      bool common = s.spec->verify_mode == sampling::VerifyMode::kNoise;
+      bool keeps_law = !common && k < parts_.num_drafts;
+      sampling::Distribution& law = keeps_law ? s.draft_laws[static_cast<size_t>(k)] : ws.law;
+      sampling::Row row{.logits = logits.f32(static_cast<int64_t>(i)),
+                        .vocab = config_.vocab_size,
+                        .params = &s.spec->draft_params,
+                        .counts = &s.counts,
+                        .output = s.output};
+      sampling::Stream block{s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
+      if (!sampling::shape_row(row, ws, &law)) law.set_one_hot(0);  // no usable logit: any token will do, it is verified
+      tokens[i] = sampling::draw_draft(law, block, k, s.spec->verify_mode);
+    }
+  });
+}
+
+}  // namespace deepinfer::engine

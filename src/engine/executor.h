@@ -1,0 +1,129 @@
+// Carries out step plans: forward pass, sampling and verification, drafting. Knows devices; decides nothing.
+//
+//   plan -> bind rows (tokens, positions, block tables) -> model.forward -> sample / verify -> model.propose -> result
+//
+//   A decode run takes its position and drafts from what the step before left here, so the host need not know them when
+//   it plans. Results are handed back; whether they still count is the scheduler's business (epochs).
+//
+// One thread owns it, with the rank's stream and model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/sequence_spec.h"
+#include "model/model.h"
+#include "sampling/verify.h"
+#include "sched/plan.h"
+
+namespace deepinfer::engine {
+
+// A sequence that a plan starts: its tokens so far and its parameters.
+struct StartData {
+  std::vector<int32_t> tokens;
+  std::shared_ptr<const SequenceSpec> spec;  // owners: the request record and the executor's sequence
+};
+
+struct StepJob {
+  sched::StepPlan plan;
+  std::vector<StartData> starts;  // one for each plan.starts
+};
+
+struct RunResult {
+  sched::SeqId seq = sched::kNoSequence;
+  uint32_t epoch = 0;
+  int64_t end_pos = 0;                           // prefill: end of the chunk
+  int32_t drafted = 0;                           // drafts verified
+  std::vector<sampling::TokenReport> tokens;     // accepted drafts and the final token; empty for inner chunks
+  std::vector<sampling::TokenReport> prompt;     // log-probabilities of prompt tokens of this chunk
+  std::vector<float> survivals;                  // of the drafts just proposed
+  std::vector<float> labels;                     // acceptance probabilities of the verified drafts, for calibration
+  std::string error;                             // this sequence cannot go on
+};
+
+struct StepResult {
+  uint64_t step = 0;
+  int num_rows = 0;
+  std::vector<RunResult> runs;
+  double forward_us = 0, sampling_us = 0, draft_us = 0;
+};
+
+class Executor {
+ public:
+  struct Parts {
+    model::Model* model = nullptr;
+    cache::GlobalPool* global = nullptr;
+    cache::StatePool* states = nullptr;
+    Device* device = nullptr;
+    Stream* stream = nullptr;
+    const std::vector<int32_t>* compressed_ids = nullptr;  // token id -> compressed id; empty without Engram
+    int num_threads = 1;
+    int max_rows = 0, max_logit_rows = 0, max_sequences = 0;
+    int num_drafts = 0;
+    std::vector<float> confidence_temperature;  // one a draft position, or empty
+  };
+
+  static int64_t buffer_bytes(const ModelConfig& config, int max_logit_rows, int max_sequences);
+  static Result<std::unique_ptr<Executor>> create(Parts parts);
+
+  StepResult execute(StepJob job);
+
+ private:
+  struct Sequence {
+    uint32_t epoch = 0;
+    int32_t slot = 0;
+    std::shared_ptr<const SequenceSpec> spec;
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> blocks;
+    std::vector<int32_t> output;  // the tokens after the prompt
+    std::vector<int32_t> drafts;  // for the positions after the last token
+    std::vector<sampling::Distribution> draft_laws;  // what they were drawn from; unused with common noise
+    sampling::TokenCounts counts;
+  };
+  struct Bound {  // a run with its rows in place
+    const sched::PlannedRun* run = nullptr;
+    Sequence* sequence = nullptr;
+    int row_begin = 0, num_rows = 0;
+    int64_t first_pos = 0;
+    int logit_begin = -1, num_logits = 0;
+    int context_begin = 0, context_size = 0;
+  };
+
+  explicit Executor(Parts parts);
+  void start(const sched::PlannedStart& start, StartData data);
+  void bind(const sched::StepPlan& plan);
+  void forward();
+  void sample(std::vector<RunResult>& results);
+  struct Worker {  // one a thread
+    sampling::VerifyWorkspace workspace;
+    sampling::VerifyResult verdict;
+    std::vector<float*> logits;
+    std::vector<const sampling::Distribution*> laws;
+    std::vector<int32_t> golden;
+  };
+  void sample_run(const Bound& b, Worker& worker, RunResult& result);
+  void report_prompt(const Bound& b, Worker& worker, RunResult& result);
+  void pick_drafts(int k, const TensorView& logits, int32_t* tokens);
+  void propose(std::vector<RunResult>& results);
+  bool wants_drafts(const Sequence& s) const;
+
+  Parts parts_;
+  const ModelConfig& config_;
+  std::unordered_map<int32_t, Sequence> sequences_;
+  std::vector<Worker> workers_;
+
+  DeviceBuffer memory_;
+  TensorView logits_;  // [max_logit_rows, V]
+  model::DraftOutput draft_output_;
+
+  // Of the step in progress; reserved once.
+  std::vector<Bound> bound_;
+  std::vector<int32_t> ids_, logit_rows_, context_;
+  std::vector<model::SequenceRows> rows_;
+  std::vector<model::DraftSequence> draft_sequences_;
+  std::vector<Bound*> drafting_;
+};
+
+}  // namespace deepinfer::engine

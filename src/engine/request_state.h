@@ -1,0 +1,44 @@
+// What the engine keeps of a request while it lives: where its events go and how its text is cut.
+//
+// Owned by the scheduling thread after submit.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deepinfer/engine.h"
+#include "engine/sequence_spec.h"
+#include "sampling/stops.h"
+#include "sched/scheduler.h"
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
+
+namespace deepinfer::engine {
+
+struct RequestState;
+
+// One choice of a request.
+struct ChoiceState {
+  RequestState* request = nullptr;
+  int index = 0;
+  sched::SeqId seq = sched::kNoSequence;
+  std::shared_ptr<const SequenceSpec> spec;
+  std::optional<text::Detokenizer> detokenizer;
+  std::optional<text::StopStrings> stops;
+  int64_t num_output = 0;
+  bool ended = false;
+  Usage usage;
+  std::vector<std::optional<float>> prompt_logprobs;  // gathered until the first token
+};
+
+struct RequestState {
+  uint64_t id = 0;
+  Request request;
+  Engine::Sink sink;
+  std::vector<std::unique_ptr<ChoiceState>> choices;
+  int num_ended = 0;
+};
+
+}  // namespace deepinfer::engine

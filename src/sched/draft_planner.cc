@@ -1,0 +1,149 @@
+#include "sched/draft_planner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace deepinfer::sched {
+namespace {
+
+constexpr double kAverageRate = 0.05;  // of one step
+constexpr int kFirstTurns = 8;         // every width is tried so often at the start
+
+std::size_t at(int i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+DraftPlanner::DraftPlanner(const DraftConfig& config, const CostModel& cost)
+    : config_(config), cost_(cost), average_(at(config.max_draft), 0.0) {}
+
+// One row of survivals a sequence, from the round before its drafts.
+Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) const {
+  Survivals older = Survivals::zeros(static_cast<int>(queries.size()), config_.max_draft);
+  for (int i = 0; i < older.num_seqs; ++i) {
+    const DraftQuery& q = queries[at(i)];
+    std::span<const float> values;
+    if (config_.survivals_are_old || q.is_draft_independent) {
+      values = q.survivals;
+    } else if (auto known = known_.find(q.seq); known != known_.end()) {
+      values = known->second;
+    }
+    std::span<double> row = older.of(i);
+    for (int k = 0; k < std::min(config_.max_draft, q.limit); ++k) {
+      if (values.empty()) {
+        row[at(k)] = has_average_ ? average_[at(k)] : 1.0;  // nothing is known of anyone yet: verify
+      } else if (k < static_cast<int>(values.size())) {
+        row[at(k)] = static_cast<double>(values[at(k)]);
+      }
+      if (k > 0) row[at(k)] = std::min(row[at(k)], row[at(k - 1)]);
+    }
+  }
+  return older;
+}
+
+// Keeps the newest survivals for the next step. Last thing of a plan: this one must not know them.
+void DraftPlanner::remember(std::span<const DraftQuery> queries) {
+  std::vector<double> sum(average_.size(), 0.0);
+  int num_known = 0;
+  for (const DraftQuery& q : queries) {
+    if (q.survivals.empty()) continue;
+    known_[q.seq].assign(q.survivals.begin(), q.survivals.end());
+    ++num_known;
+    for (std::size_t k = 0; k < std::min(sum.size(), q.survivals.size()); ++k)
+      sum[k] += static_cast<double>(q.survivals[k]);
+  }
+  if (num_known == 0) return;
+  for (std::size_t k = 0; k < sum.size(); ++k) {
+    double mean = sum[k] / num_known;
+    average_[k] = has_average_ ? average_[k] + kAverageRate * (mean - average_[k]) : mean;
+  }
+  has_average_ = true;
+}
+
+DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) const {
+  int num_seqs = older.num_seqs, n = config_.max_draft;
+  double context = 0.0;
+  for (const DraftQuery& q : queries) context += static_cast<double>(q.length) * config_.bytes_per_token;
+  double sampler = sampler_.predict(num_seqs), draft = draft_pass_.predict(num_seqs);
+  std::vector<double> cost = cost_.table(num_seqs, n, context, sampler);
+  Options o;
+  o.rates.push_back(num_seqs / (cost_.predict({num_seqs, context}) + sampler));
+  // Off is judged by the averages: without a draft pass nothing newer is known.
+  double tokens = num_seqs;
+  int rows = num_seqs;
+  for (int w = 1; w <= n; ++w) {
+    for (int i = 0; i < num_seqs; ++i) {
+      if (queries[at(i)].limit < w && queries[at(i)].limit != 0) continue;
+      tokens += queries[at(i)].limit == 0 ? average_[at(w - 1)] : older.of(i)[at(w - 1)];
+      ++rows;
+    }
+    double ms = cost[at(rows - num_seqs)];
+    o.rates.push_back(ms > 0.0 ? tokens / (ms + draft) : 0.0);
+  }
+  for (double& ms : cost)
+    if (ms > 0.0) ms += draft + overhead_ms_;
+  o.scheduled = choose_rows(older, cost);
+  o.rates.push_back(o.scheduled.tokens_per_ms);
+  return o;
+}
+
+bool DraftPlanner::explores_at(int64_t step) const {
+  if (config_.mode == DraftMode::kFixed || config_.explore_interval <= 0) return false;
+  return step < kFirstTurns * (config_.max_draft + 1) || step % config_.explore_interval == 0;
+}
+
+int DraftPlanner::choose(const Options& o) {
+  int n = config_.max_draft, scheduled = n + 1;
+  if (config_.mode == DraftMode::kFixed) return n;
+  if (config_.mode == DraftMode::kScheduled) return scheduled;
+  if (choice_ < 0) choice_ = n;
+  int best = choice_;
+  for (int i = 0; i <= scheduled; ++i) {
+    double margin = choice_ == scheduled ? 0.0 : i == scheduled ? config_.hysteresis : config_.width_hysteresis;
+    double needed = best == choice_ ? o.rates[at(choice_)] * (1.0 + margin) : o.rates[at(best)];
+    if (i != choice_ && o.rates[at(i)] > needed) best = i;
+  }
+  choice_ = best;
+  return best;
+}
+
+DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<int> drafts) {
+  DI_CHECK(queries.size() == drafts.size(), "{} sequences, {} counts", queries.size(), drafts.size());
+  DraftDecision d;
+  if (queries.empty()) return d;
+  Survivals older = older_survivals(queries);
+  Options options = rate_all(queries, older);
+  int chosen = choose(options), n = config_.max_draft, num_seqs = static_cast<int>(queries.size());
+  if (d.is_exploring = explores_at(num_steps_); d.is_exploring) {
+    int64_t turn = num_steps_ < kFirstTurns * (n + 1) ? num_steps_ : num_steps_ / config_.explore_interval;
+    chosen = n - static_cast<int>(turn % (n + 1));
+  }
+  ++num_steps_;
+  d.tokens_per_ms = options.rates[at(chosen)];
+  d.total_rows = num_seqs;
+  if (chosen <= n) {
+    d.kind = chosen == 0 ? DraftDecision::Kind::kOff : DraftDecision::Kind::kFixed;
+    d.width = chosen;
+    for (std::size_t i = 0; i < queries.size(); ++i) d.total_rows += drafts[i] = std::min(chosen, queries[i].limit);
+  } else {
+    d.kind = DraftDecision::Kind::kScheduled;
+    // The split ranks by the newest survivals; positions beyond a sequence's drafts rank last and are cut below.
+    Survivals newest = older;
+    for (int i = 0; i < num_seqs; ++i)
+      for (int k = 0; k < std::min({n, queries[at(i)].limit, static_cast<int>(queries[at(i)].survivals.size())}); ++k)
+        newest.of(i)[at(k)] = static_cast<double>(queries[at(i)].survivals[at(k)]);
+    std::vector<int> rows = split_rows(newest, options.scheduled.total_rows);
+    for (std::size_t i = 0; i < queries.size(); ++i)
+      d.total_rows += drafts[i] = std::min(rows[i] - 1, queries[i].limit);
+  }
+  remember(queries);
+  // While off, one step in `probe_interval` drafts, so that the averages follow the domain; a width can be explored
+  // only with drafts at hand, so the step before drafts as well.
+  steps_since_drafts_ = d.kind == DraftDecision::Kind::kOff ? steps_since_drafts_ + 1 : 0;
+  d.wants_drafts = steps_since_drafts_ % std::max(1, config_.probe_interval) == 0 || explores_at(num_steps_);
+  return d;
+}
+
+}  // namespace deepinfer::sched
