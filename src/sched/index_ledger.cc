@@ -1,0 +1,56 @@
+#include "sched/index_ledger.h"
+
+#include <cstring>
+#include <utility>
+
+namespace deepinfer::sched {
+namespace {
+
+// What ChainCursor::name holds.
+struct CursorName {
+  cache::Digest name;
+  uint64_t serial;
+  int32_t node, unused;
+};
+static_assert(sizeof(CursorName) == sizeof(ChainCursor::name));
+
+ChainCursor to_cursor(const cache::ChainPosition& p) {
+  CursorName name{p.name, p.serial, p.node, 0};
+  ChainCursor cursor{.num_blocks = p.num_blocks, .exact = p.provenance == cache::Provenance::kExact, .open = true};
+  std::memcpy(cursor.name.data(), &name, sizeof name);
+  return cursor;
+}
+
+cache::ChainPosition to_position(const ChainCursor& cursor) {
+  CursorName name;
+  std::memcpy(&name, cursor.name.data(), sizeof name);
+  return {.name = name.name,
+          .serial = name.serial,
+          .node = name.node,
+          .provenance = cursor.exact ? cache::Provenance::kExact : cache::Provenance::kReplayed,
+          .num_blocks = cursor.num_blocks};
+}
+
+}  // namespace
+
+IndexLedger::IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space)
+    : blocks_(num_blocks), index_(blocks_, cache::BlockNamer(cluster_key, name_space)) {}
+
+PrefixHit IndexLedger::match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
+                             bool exact_only) {
+  cache::PrefixMatch match = index_.match(share_key, tokens, max_blocks, exact_only);
+  return {std::move(match.blocks), to_cursor(match.end)};
+}
+
+ChainCursor IndexLedger::open_chain(const std::string& share_key) {
+  return to_cursor(index_.open(share_key));
+}
+
+void IndexLedger::publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) {
+  if (!cursor.open) return;
+  cache::ChainPosition position = to_position(cursor);
+  index_.publish(position, block_tokens, block, position.provenance);
+  cursor = to_cursor(position);
+}
+
+}  // namespace deepinfer::sched

@@ -1,0 +1,37 @@
+// The scheduler's view of the prefix index: BlockLedger over cache::PrefixIndex and its block bookkeeping.
+//
+// A ChainCursor carries the 16 bytes of the last block's name, and which tree node that block is.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cache/prefix_index.h"
+#include "sched/block_ledger.h"
+
+namespace deepinfer::sched {
+
+class IndexLedger final : public BlockLedger {
+ public:
+  IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space);
+
+  int64_t num_blocks() const override { return blocks_.num_blocks(); }
+  int64_t num_available() const override { return index_.num_available(); }
+  std::optional<int32_t> take() override { return index_.take(); }
+  void share(int32_t block) override { index_.share(block); }
+  void give_back(int32_t block) override { index_.release(block); }
+  PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
+                  bool exact_only) override;
+  ChainCursor open_chain(const std::string& share_key) override;
+  // `cursor.exact` false marks the block as replayed.
+  void publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) override;
+
+  cache::PrefixIndex& index() { return index_; }
+
+ private:
+  cache::BlockAllocator blocks_;
+  cache::PrefixIndex index_;
+};
+
+}  // namespace deepinfer::sched
