@@ -13,7 +13,9 @@ layers that follow. The head and the draft are compared the same way, from the e
     vendor  at least 99 % of the values bit-equal, the rest within one bf16 step of the largest value in their row;
             selections equal but for scores within one bf16 step of the last one chosen
 
-The oracle decodes one layer at a time (about 3 GB at the released widths). Outputs of the engine go to a temporary
+The oracle runs in double precision: with single sums a row of released width crosses some rounding boundary in every
+third layer, and one FP8 input that moves by a step moves a quarter of the row's results by one. It decodes one layer at
+a time (about 6 GB at the released widths). Outputs of the engine go to a temporary
 folder (--scratch): 80 KB a token and layer.
 """
 
@@ -122,7 +124,7 @@ class Comparison:
 
     def __init__(self, report: Report, model: Path, name: str, backend: str | None):
         self.report, self.model, self.name, self.backend = report, model, name, backend
-        self.cfg, self.w = checkpoint.load(model, keep_all=False)
+        self.cfg, self.w = checkpoint.load(model, dtype=torch.float64, keep_all=False)
         tokenizer = model / "tokenizer.json"
         self.token_map = compressed_token_map(tokenizer)[0] if self.cfg.engram_layer_ids else None
 
@@ -188,12 +190,12 @@ class Comparison:
             rows = whole.engram_rows[:, at : at + ROWS] if whole.engram_rows is not None else None
             chunks.append(Chunk(whole.pos[at : at + ROWS], engram_rows=rows))
         h, pre = model.embed(ids)
-        entering = file.get_tensor("hidden.0.0").reshape(h.shape).float()
+        entering = file.get_tensor("hidden.0.0").reshape(h.shape).double()
         self.report.equal(f"{here}: streams entering layer 0", difference(entering, h), 0.0)
         features = []
         for i in range(cfg.num_hidden_layers):
             if f"pre.0.{i}" in names:
-                pre = file.get_tensor(f"pre.0.{i}").float()
+                pre = file.get_tensor(f"pre.0.{i}").double()
             out, next_pre, taps = torch.empty_like(entering), torch.empty_like(pre), []
             for chunk in chunks:
                 rows = slice(int(chunk.pos[0]), int(chunk.pos[-1]) + 1)
@@ -207,7 +209,7 @@ class Comparison:
                     for key, mask in chunk.shared.items():
                         width = length // cfg.compress_ratios[i]
                         chunk.shared[key] = torch.nn.functional.pad(mask, (0, max(0, width - mask.shape[-1])))
-            entering, pre = file.get_tensor(f"hidden.0.{i + 1}").reshape(out.shape).float(), next_pre
+            entering, pre = file.get_tensor(f"hidden.0.{i + 1}").reshape(out.shape).double(), next_pre
             self.compare_rows(f"{here}: layer {i} ({kind_of(cfg, i)})", entering.flatten(1), out.flatten(1))
         found = model.found
         self.report.check(

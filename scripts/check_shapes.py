@@ -6,9 +6,10 @@
 The first seeds are fixed extremes (EXTREMES below: one stream, eight streams, no draft, no Engram, a window of one,
 rotation of the whole head, no candidates, window layers alone ...); the rest draw every dimension. For each: fp32 and
 qat, two prompts and an image span, in one piece and in odd chunks; logits within 2e-4, the chosen and candidate entries
-equal, Engram rows equal, greedy drafts equal and their confidences within 1e-3. A difference of the chosen entries is
-forgiven only where the oracle's own scores lie closer together than 1e-5, which rounding may reorder; that is counted
-and printed.
+equal, Engram rows equal, greedy drafts equal and their confidences within 1e-3. The oracle runs in double precision: in
+single, one shape in ten has a cache value on the boundary of two codes, which the oracle then rounds the other way.
+A difference of the chosen entries is forgiven only where the oracle's own scores lie closer together than 1e-5, which
+rounding may reorder; that is counted and printed.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ EXTREMES: list[tuple[str, dict]] = [
     ("one group, one head", {"o_groups": 1, "num_attention_heads": 1}),
     ("one expert for each token", {"num_experts_per_tok": 1, "dspark_num_experts_per_tok": 1}),
     ("every expert for each token", {"num_experts_per_tok": 8, "dspark_num_experts_per_tok": 4}),
-    ("no clamp", {"swiglu_limit": 0.0}),
+    ("a clamp that always acts", {"swiglu_limit": 0.05}),
     ("bigrams alone", {"engram_max_ngram_size": 2, "engram_n_heads": 3}),
     ("trigrams, one Engram head of 96", {"engram_max_ngram_size": 3, "engram_n_heads": 1, "engram_head_dim": 96}),
     ("draft block of one", {"dspark_block_size": 1}),
@@ -207,7 +208,7 @@ def drawn(r: random.Random) -> dict:
         "moe_intermediate_size": 32 * r.randint(1, 4),
         "n_routed_experts": experts,
         "num_experts_per_tok": r.randint(1, min(experts, 6)),
-        "swiglu_limit": r.choice([0.0, 1.5, 10.0]),
+        "swiglu_limit": r.choice([0.1, 1.5, 10.0]),
         "hc_mult": r.randint(1, 8),
         "hc_sinkhorn_iters": r.choice([1, 2, 20]),
         "engram_layer_ids": engram,
@@ -263,7 +264,7 @@ def oracle(model: Model, draft: Draft, ids: list[int], mask):
 
 def compare(report: Report, label: str, directory: Path, seed: int, options: list[str]) -> int:
     """Checks one checkpoint; returns how many choices were forgiven as near ties."""
-    cfg, w = checkpoint.load(directory)
+    cfg, w = checkpoint.load(directory, dtype=torch.float64)
     token_map = compressed_token_map(directory / "tokenizer.json")[0] if cfg.engram_layer_ids else None
     r = random.Random(seed)
     prompts = [[r.randrange(3, cfg.vocab_size - 12) for _ in range(n)] for n in (97, 2)]

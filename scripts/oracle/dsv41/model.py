@@ -62,7 +62,7 @@ def rope_inv_freq(cfg: Config, compressed: bool) -> torch.Tensor:
 def rotate(x: torch.Tensor, pos: torch.Tensor, freq: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Rotate the last 2*len(freq) channels as adjacent pairs. x: [n, d] or [n, heads, d]; pos: [n]."""
     rd = 2 * freq.numel()
-    angle = pos.to(freq.dtype)[:, None] * freq
+    angle = (pos.float()[:, None] * freq.float()).to(freq.dtype)  # an fp32 product, whatever the rest is computed in
     cos, sin = angle.cos(), angle.sin() * (-1 if inverse else 1)
     if x.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]
