@@ -42,14 +42,15 @@ struct Rounder {
   }
 };
 
-// Byte kByte of each lane as e4m3: exponent and mantissa land at bits 20 .. 26, 2^120 makes up for the biases and
-// normalises the smallest codes.
+// Byte kByte of each lane as e4m3. Codes below the smallest exponent are taken as 2^-6 (1 + m / 8) and 2^-6 subtracted:
+// exact, and no step meets a subnormal float, which would cost a microcode assist.
 template <int kByte>
 DI_INLINE VF e4m3_value(VI w) {
   const VI top = kByte == 3 ? w : slli<24 - 8 * kByte>(w);
-  const VI magnitude = srli<4>(andi(top, seti(0x7f000000)));
+  const VI magnitude = addi(srli<4>(andi(top, seti(0x7f000000))), seti(120 << 23));
   const VI sign = andi(top, seti(static_cast<int32_t>(0x80000000u)));
-  return mul(as_float(ori(magnitude, sign)), set(0x1p120f));
+  const VF normal = as_float(magnitude), small = sub(as_float(addi(magnitude, seti(1 << 23))), set(0x1p-6f));
+  return as_float(ori(bits(pick(less(normal, set(0x1p-6f)), small, normal)), sign));
 }
 // ue8m0 byte kByte of each lane; 0 is the subnormal 2^-127, 255 (refused at load) would be infinite.
 template <int kByte>
@@ -86,10 +87,10 @@ DI_INLINE VI e2m1_code(VF v) {
   return ori(sign, pick_int(less(magnitude, set(1.f)), small, normal));
 }
 
-// e^x, error below 2 ulp; 0 below -87.3.
+// e^x, error below 2 ulp; 0 below -87.3, infinite above 88.72.
 DI_INLINE VF vexp(VF x) {
   const VM tiny = less(x, set(-87.3f));
-  x = vmax(vmin(x, set(88.7f)), set(-87.3f));
+  x = vmax(vmin(x, set(100.f)), set(-87.3f));  // above 88.72 the product below overflows, as it should
   const VF n = round_to_integer(mul(x, set(1.44269504f)));
   VF r = fma(n, set(-0.693359375f), x);
   r = fma(n, set(2.12194440e-4f), r);

@@ -302,9 +302,10 @@ struct Fp8Codec {
   template <int kByte>
   static DI_INLINE VI value(VI w) {
     const VI top = slli<24 - 8 * kByte>(w);
-    const VI magnitude = srli<4>(andi(top, seti(0x7f000000)));
+    const VI magnitude = addi(srli<4>(andi(top, seti(0x7f000000))), seti(126 << 23));  // 2^6 times the value
     const VI sign = andi(top, seti(static_cast<int32_t>(0x80000000u)));
-    return to_int(mul(as_float(ori(magnitude, sign)), set(0x1p126f)));  // 2^120 aligns the exponents, 64 is the unit
+    const VF normal = as_float(magnitude), small = sub(as_float(addi(magnitude, seti(1 << 23))), set(1.f));
+    return to_int(as_float(ori(bits(pick(less(normal, set(1.f)), small, normal)), sign)));
   }
   static DI_INLINE VI join(VI low, VI high) { return ori(andi(low, seti(0xffff)), slli<16>(high)); }
   DI_INLINE void decode(VI w, VI& even, VI& odd) const {
