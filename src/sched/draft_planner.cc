@@ -8,6 +8,8 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr double kAverageRate = 0.05;  // of one step
+constexpr double kSequenceRate = 0.2;  // of one round of a sequence
+constexpr double kTruthRate = 0.02;    // of one scheduled step
 constexpr int kFirstTurns = 8;         // every width is tried so often at the start
 
 std::size_t at(int i) {
@@ -28,7 +30,7 @@ Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) con
     if (config_.survivals_are_old || q.is_draft_independent) {
       values = q.survivals;
     } else if (auto known = known_.find(q.seq); known != known_.end()) {
-      values = known->second;
+      values = known->second.newest;
     }
     std::span<double> row = older.of(i);
     for (int k = 0; k < std::min(config_.max_draft, q.limit); ++k) {
@@ -49,7 +51,15 @@ void DraftPlanner::remember(std::span<const DraftQuery> queries) {
   int num_known = 0;
   for (const DraftQuery& q : queries) {
     if (q.survivals.empty()) continue;
-    known_[q.seq].assign(q.survivals.begin(), q.survivals.end());
+    Known& known = known_[q.seq];
+    known.newest.assign(q.survivals.begin(), q.survivals.end());
+    if (known.average.empty()) {
+      known.average = average_;
+      if (!has_average_) known.average.assign(q.survivals.begin(), q.survivals.end());
+      known.average.resize(average_.size(), 0.0);
+    }
+    for (std::size_t k = 0; k < std::min(known.average.size(), q.survivals.size()); ++k)
+      known.average[k] += kSequenceRate * (static_cast<double>(q.survivals[k]) - known.average[k]);
     ++num_known;
     for (std::size_t k = 0; k < std::min(sum.size(), q.survivals.size()); ++k)
       sum[k] += static_cast<double>(q.survivals[k]);
@@ -62,6 +72,16 @@ void DraftPlanner::remember(std::span<const DraftQuery> queries) {
   has_average_ = true;
 }
 
+// Survivals to expect of a sequence's next round.
+const std::vector<double>& DraftPlanner::average_of(int32_t seq) const {
+  auto known = known_.find(seq);
+  return known == known_.end() ? average_ : known->second.average;
+}
+
+void DraftPlanner::observe_emitted(int tokens) {
+  if (scheduled_expected_ > 0.0) scheduled_truth_ += kTruthRate * (tokens / scheduled_expected_ - scheduled_truth_);
+}
+
 DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) const {
   int num_seqs = older.num_seqs, n = config_.max_draft;
   double context = 0.0;
@@ -70,13 +90,12 @@ DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries
   std::vector<double> cost = cost_.table(num_seqs, n, context, sampler);
   Options o;
   o.rates.push_back(num_seqs / (cost_.predict({num_seqs, context}) + sampler));
-  // Off is judged by the averages: without a draft pass nothing newer is known.
   double tokens = num_seqs;
   int rows = num_seqs;
   for (int w = 1; w <= n; ++w) {
-    for (int i = 0; i < num_seqs; ++i) {
-      if (queries[at(i)].limit < w && queries[at(i)].limit != 0) continue;
-      tokens += queries[at(i)].limit == 0 ? average_[at(w - 1)] : older.of(i)[at(w - 1)];
+    for (const DraftQuery& q : queries) {
+      if (q.limit < w && q.limit != 0) continue;  // 0: off, or just started; it will have drafts
+      tokens += has_average_ ? average_of(q.seq)[at(w - 1)] : 1.0;
       ++rows;
     }
     double ms = cost[at(rows - num_seqs)];
@@ -85,7 +104,7 @@ DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries
   for (double& ms : cost)
     if (ms > 0.0) ms += draft + overhead_ms_;
   o.scheduled = choose_rows(older, cost);
-  o.rates.push_back(o.scheduled.tokens_per_ms);
+  o.rates.push_back(o.scheduled.tokens_per_ms * scheduled_truth_);
   return o;
 }
 
@@ -138,6 +157,7 @@ DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<
     for (std::size_t i = 0; i < queries.size(); ++i)
       d.total_rows += drafts[i] = std::min(rows[i] - 1, queries[i].limit);
   }
+  scheduled_expected_ = d.kind == DraftDecision::Kind::kScheduled ? options.scheduled.tokens : 0.0;
   remember(queries);
   // While off, one step in `probe_interval` drafts, so that the averages follow the domain; a width can be explored
   // only with drafts at hand, so the step before drafts as well.

@@ -2,12 +2,16 @@
 // drafts each sequence verifies.
 //
 //   rate(off)        R / T(R)                                   the draft pass itself is saved
-//   rate(width w)    (R + sum of the first w survivals) / (T(R (1 + w)) + draft time)
+//   rate(width w)    (R + sum of the first w survivals, averaged over rounds) / (T(R (1 + w)) + draft time)
 //   rate(scheduled)  max over B of tau(B) / (T(B) + draft time + overhead of the variable path)
 //
 // The current choice is left when another promises more by a margin: 1 % towards `scheduled`, whose path is the more
 // complex one, none away from it, little between widths. While drafts are off nothing is known of them, so that
 // averages age; every `probe_interval` steps one step drafts again.
+//
+// A single round's survivals say little about the next round of the same sequence, so widths are judged by averages
+// over its rounds, and the promise of `scheduled`, which needs their spread, is corrected by what its steps really
+// emitted.
 //
 // Losslessness: the total and the choice use the survivals that were known a round before the drafts at hand; only the
 // split ranks by the newest ones (verification_budget.h). Sequences with common noise or arg-max may be judged by the
@@ -38,7 +42,7 @@ struct DraftConfig {
   double hysteresis = 0.01;         // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
   int probe_interval = 64;
-  int explore_interval = 96;       // 0: never
+  int explore_interval = 160;       // 0: never
   bool survivals_are_old = false;  // the caller's survivals are those of the round before the drafts at hand already
 };
 
@@ -71,6 +75,8 @@ class DraftPlanner {
   // What was measured of a step: time of verification and of the draft pass, and the extra time of the variable path.
   void observe_sampler(int num_seqs, double ms) { sampler_.observe(num_seqs, ms); }
   void observe_draft_pass(int num_seqs, double ms) { draft_pass_.observe(num_seqs, ms); }
+  // Tokens that the last planned step emitted.
+  void observe_emitted(int tokens);
   void observe_overhead(double ms) { overhead_ms_ += 0.05 * (ms - overhead_ms_); }
   void forget(int32_t seq) { known_.erase(seq); }
 
@@ -81,6 +87,7 @@ class DraftPlanner {
   };
   Survivals older_survivals(std::span<const DraftQuery> queries) const;
   void remember(std::span<const DraftQuery> queries);
+  const std::vector<double>& average_of(int32_t seq) const;
   Options rate_all(std::span<const DraftQuery> queries, const Survivals& older) const;
   int choose(const Options& options);
   bool explores_at(int64_t step) const;
@@ -89,10 +96,16 @@ class DraftPlanner {
   const CostModel& cost_;
   SamplerTime sampler_, draft_pass_;
   double overhead_ms_ = 0.0;
-  std::map<int32_t, std::vector<float>> known_;  // survivals of each sequence's last round
-  std::vector<double> average_;                  // survivals by position, over all sequences: for those without values
+  struct Known {
+    std::vector<float> newest;    // survivals of the sequence's last round
+    std::vector<double> average;  // over its rounds
+  };
+  std::map<int32_t, Known> known_;
+  std::vector<double> average_;  // survivals by position, over all sequences: for those without values
   bool has_average_ = false;
-  int choice_ = -1;  // index into Options::rates; -1: none yet
+  int choice_ = -1;                  // index into Options::rates; -1: none yet
+  double scheduled_truth_ = 1.0;     // tokens that scheduled steps emitted over those expected
+  double scheduled_expected_ = 0.0;  // of the last step, 0 if it was not scheduled
   int steps_since_drafts_ = 0;
   int64_t num_steps_ = 0;
 };

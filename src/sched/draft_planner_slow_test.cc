@@ -122,6 +122,7 @@ double throughput(const Machine& machine, int num_seqs, double mean, const Polic
       for (int k = 0; k < kDrafts; ++k)
         survivals[i].push_back(static_cast<float>(survival *= 1 / (1 + std::exp(-(centre + normal(rng))))));
     }
+    planner.observe_emitted(emitted);
     if (step < num_steps / 5) continue;
     ms += forward + drafting + overhead;
     tokens += emitted;
@@ -135,7 +136,7 @@ struct Sweep {
 };
 
 Sweep sweep(const char* name, const Machine& machine, int num_seqs, double mean) {
-  int steps = num_seqs < 16 ? 12000 : num_seqs < 60 ? 4000 : 1500;
+  int steps = num_seqs < 4 ? 60000 : num_seqs < 16 ? 25000 : num_seqs < 60 ? 8000 : 2000;
   Sweep s;
   for (int w = 0; w <= kDrafts; ++w)
     s.fixed.push_back(throughput(machine, num_seqs, mean, {DraftMode::kFixed, w}, steps));
@@ -146,6 +147,7 @@ Sweep sweep(const char* name, const Machine& machine, int num_seqs, double mean)
   for (int w = 1; w <= kDrafts; ++w) std::printf(" %.3f", s.fixed[static_cast<std::size_t>(w)]);
   std::printf("  scheduled %.3f (%+.1f %% over 5)  auto %.3f (%.3f of the best)\n", s.scheduled,
               100 * (s.scheduled / s.fixed[5] - 1), s.automatic, s.automatic / best);
+  std::fflush(stdout);
   return s;
 }
 
@@ -170,8 +172,8 @@ TEST(DraftPlannerSimulation, AutomaticChoiceIsCloseToTheBest) {
         Sweep s = sweep(name, machine, num_seqs, mean);
         double best = std::max(s.scheduled, *std::max_element(s.fixed.begin(), s.fixed.end()));
         worst = std::min(worst, s.automatic / best);
-        // Sampling noise of the simulation at small batches is about 1 %.
-        EXPECT_GE(s.automatic, 0.975 * best) << name << " " << num_seqs << " " << mean;
+        // The goal is 0.99; sampling noise of the simulation at small batches is about half a per cent.
+        EXPECT_GE(s.automatic, 0.985 * best) << name << " " << num_seqs << " " << mean;
       }
   std::printf("worst %.4f\n", worst);
 }
