@@ -26,6 +26,7 @@
 
 #include "base/math.h"
 #include "device/cpu/cpu_stream.h"
+#include "kernels/cpu/features.h"
 #include "kernels/ops.h"
 
 namespace deepinfer::kernels::testing {
@@ -648,8 +649,17 @@ struct TestBackend {
   std::unique_ptr<Ops> (*make)(Numerics);
   std::vector<Numerics> numerics;
 };
+// The CPU backend with the best and with the plainest instruction set of this machine; its `fast` follows other rules
+// (cpu/cpu_ops_test.cc).
 inline std::vector<TestBackend> cpu_backends() {
-  return {{"ref", make_ref_ops, {Numerics::kFp32, Numerics::kQat, Numerics::kVendor}}};
+  std::vector<TestBackend> all{{"ref", make_ref_ops, {Numerics::kFp32, Numerics::kQat, Numerics::kVendor}}};
+  const size_t count = cpu::usable_tables().size();
+  if (count > 0) all.push_back({"cpu", make_cpu_ops, {Numerics::kVendor}});
+  if (count > 1) {
+    all.push_back(
+        {"cpu_avx2", [](Numerics n) { return cpu::make_ops(n, *cpu::usable_tables().back()); }, {Numerics::kVendor}});
+  }
+  return all;
 }
 
 // ---- comparison -------------------------------------------------------------------------------------------------
