@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 
 #include "base/check.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "engine/backend.h"
 #include "engine/engine_impl.h"
 #include "text/compressed_vocabulary.h"
+#include "weights/model_path.h"
 
 namespace deepinfer {
 
@@ -31,14 +35,43 @@ int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::string random_bytes(size_t n) {
+  std::random_device device;
+  std::string bytes(n, '\0');
+  for (char& c : bytes) c = static_cast<char>(device());
+  return bytes;
+}
+
+// Everything that makes cached rows of one engine unusable to another.
+Result<cache::Digest> cache_namespace(const weights::Checkpoint& checkpoint, const EngineOptions& options, kernels::Ops& ops) {
+  DI_TRY(std::string tokenizer, read_file(options.tokenizer + "/tokenizer.json"));
+  std::string model = config_json(checkpoint.config());
+  std::string index_path = checkpoint.directory() + "/model.safetensors.index.json";
+  if (file_exists(index_path)) {
+    DI_TRY(std::string index, read_file(index_path));
+    model += index;
+  }
+  auto digest = [](const std::string& text) { return hex(sha256(std::as_bytes(std::span(text)))); };
+  return cache::namespace_digest({.model_digest = digest(model),
+                                  .kv_format = fmt::format("{} {}", kernels::numerics_name(ops.numerics()), ops.description()),
+                                  .tokenizer_digest = digest(tokenizer)});
+}
+
 }  // namespace
 
 // ---- start and end ----------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& options, const Settings& settings) {
-  DI_TRY(weights::Checkpoint checkpoint, weights::Checkpoint::open(options.model));
-  DI_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer));
-  std::unique_ptr<EngineImpl> engine(new EngineImpl(std::move(checkpoint), std::move(tokenizer), options, settings));
+  EngineOptions resolved = options;
+  DI_TRY(resolved.model, weights::resolve_model(options.model));
+  if (options.tokenizer.empty()) {
+    resolved.tokenizer = resolved.model;
+  } else {
+    DI_TRY(resolved.tokenizer, weights::resolve_model(options.tokenizer));
+  }
+  DI_TRY(weights::Checkpoint checkpoint, weights::Checkpoint::open(resolved.model));
+  DI_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(resolved.tokenizer));
+  std::unique_ptr<EngineImpl> engine(new EngineImpl(std::move(checkpoint), std::move(tokenizer), resolved, settings));
   DI_TRY_VOID(engine->build());
   return engine;
 }
@@ -104,7 +137,10 @@ Result<void> EngineImpl::build() {
                             .window = round_up(int64_t{config().sliding_window}, 128),
                             .producer_halo = halo(std::max(1, boundary)),
                             .full_halo = halo(config().num_hidden_layers)};
-  ledger_ = std::make_unique<sched::FreeListLedger>(plan_.num_blocks);
+  // Names are keyed anew in every process, so that nobody can compute one beforehand.
+  std::string key = random_bytes(32);
+  DI_TRY(cache::Digest name_space, cache_namespace(checkpoint_, options_, *backend.make_ops()));
+  ledger_ = std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
   stats_.blocks = stats_.blocks_available = plan_.num_blocks;
   stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
@@ -145,7 +181,14 @@ CacheMode EngineImpl::cache_mode_of(const SamplingParams& p) const {
   return settings_.batch_invariant || p.seed ? CacheMode::kExact : CacheMode::kBounded;
 }
 
-Result<std::unique_ptr<RequestState>> EngineImpl::check(Request request, Sink sink) {
+std::optional<Failure> EngineImpl::check(const SamplingParams& params) const {
+  auto valid = sampling::validate(params, {.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = 1});
+  if (valid && params.so_args) valid = fail(Code::kUnsupported, "so_args: this build has no grammar engine");
+  if (valid) return std::nullopt;
+  return Failure{true, valid.error().message};
+}
+
+Result<std::unique_ptr<RequestState>> EngineImpl::accept(Request request, Sink sink) const {
   sampling::Limits limits{.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = static_cast<int64_t>(request.prompt.size())};
   if (request.prompt.empty()) return fail(Code::kInvalid, "prompt is empty; at least one token is needed");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
@@ -167,7 +210,7 @@ Result<std::unique_ptr<RequestState>> EngineImpl::check(Request request, Sink si
 }
 
 Outcome<uint64_t> EngineImpl::submit(Request request, Sink sink) {
-  auto state = check(std::move(request), std::move(sink));
+  auto state = accept(std::move(request), std::move(sink));
   if (!state) return Failure{exit_code(state.error()) == 2, state.error().message};
   uint64_t id = 0;
   {
@@ -224,7 +267,8 @@ sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const Ch
   s.tenant = state.request.tenant;
   s.share_key = state.request.tenant + '\0' + p.cache_salt;
   s.arrival_us = now;
-  if (p.deadline_ms) s.deadline_us = now + *p.deadline_ms * 1000;
+  constexpr int64_t kFarMs = int64_t{1} << 40;  // 34 years: later than anything, and far from an overflow
+  if (p.deadline_ms) s.deadline_us = now + std::min(*p.deadline_ms, kFarMs) * 1000;
   CacheMode mode = cache_mode_of(p);
   s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact : mode == CacheMode::kOff ? sched::ReuseMode::kOff : sched::ReuseMode::kBounded;
   s.all_logits = p.prompt_logprobs;
@@ -287,6 +331,7 @@ void EngineImpl::execute_loop() {
 // ---- scheduling thread ------------------------------------------------------------------------------------------
 
 void EngineImpl::schedule_loop() {
+  constexpr int64_t kLongestWaitUs = 3'600'000'000;
   const size_t ahead = settings_.async_steps ? kStepsAhead : 1;
   while (true) {
     std::vector<std::unique_ptr<RequestState>> arrivals;
@@ -296,8 +341,9 @@ void EngineImpl::schedule_loop() {
       std::unique_lock lock(mutex_);
       auto ready = [&] { return stopping_ || !inbox_.empty() || !cancels_.empty() || !results_.empty(); };
       std::optional<int64_t> deadline = scheduler_->next_deadline_us();
-      if (deadline) {
-        scheduling_.wait_for(lock, std::chrono::microseconds(std::max<int64_t>(0, *deadline - now_us())), ready);
+      // A deadline takes effect when a step is planned; with all steps planned, their results come first.
+      if (deadline && unfinished_jobs_ < ahead) {
+        scheduling_.wait_for(lock, std::chrono::microseconds(std::clamp<int64_t>(*deadline - now_us(), 0, kLongestWaitUs)), ready);
       } else {
         scheduling_.wait(lock, ready);
       }
@@ -368,7 +414,6 @@ void EngineImpl::dispatch() {
     bool late = reason == sched::EndReason::kDeadline;
     end_choice(*it->second, late ? FinishReason::kDeadline : FinishReason::kCancelled, late ? "the deadline passed" : "");
   }
-  if (job.plan.empty()) return;
   for (const auto& start : job.plan.starts) {
     auto tokens = scheduler_->tokens(start.seq);
     job.starts.push_back({{tokens.begin(), tokens.end()}, choices_.at(static_cast<int32_t>(start.seq))->spec});
@@ -379,6 +424,7 @@ void EngineImpl::dispatch() {
     stats_.num_waiting = scheduler_->num_waiting();
     stats_.num_running = scheduler_->num_running();
     stats_.blocks_available = ledger_->num_available();
+    if (job.plan.empty()) return;
     jobs_.push_back(std::move(job));
     ++unfinished_jobs_;
   }
@@ -416,6 +462,7 @@ void EngineImpl::commit_run(const RunResult& run) {
   sched::SequenceStats reuse = scheduler_->stats(run.seq);
   choice.usage.cached_tokens = reuse.cached_tokens;
   choice.usage.replayed_tokens = reuse.replayed_tokens;
+  choice.preemptions = reuse.preemptions;
   // Stop strings are found while publishing, so the scheduler is told first and hears of that end as a cancellation.
   if (!scheduler_->commit({.seq = run.seq,
                            .epoch = run.epoch,
@@ -426,7 +473,10 @@ void EngineImpl::commit_run(const RunResult& run) {
                            .finished = cut.reason != sampling::StopReason::kNone})) {
     return;
   }
-  for (const auto& r : run.prompt) choice.prompt_logprobs.push_back(r.raw_logprob);
+  if (choice.num_output == 0 && !run.prompt.empty()) {  // by position: after a preemption the rows run again
+    choice.prompt_logprobs.resize(static_cast<size_t>(run.first_pos));
+    for (const auto& r : run.prompt) choice.prompt_logprobs.push_back(r.raw_logprob);
+  }
   if (ids.empty()) return;
   choice.usage.steps += 1;
   choice.usage.drafted_tokens += run.drafted;
@@ -494,12 +544,21 @@ void EngineImpl::emit(ChoiceState& choice, TokenEvent event) {
     choice.ended = true;
     choice.usage.completion_tokens = choice.num_output;
     event.usage = choice.usage;
+    count(choice);
   }
   bool is_last = event.finish_reason != FinishReason::kNone;
   r.sink(event);
   if (!is_last) return;
   choices_.erase(static_cast<int32_t>(choice.seq));
   if (++r.num_ended == static_cast<int>(r.choices.size())) requests_.erase(r.id);
+}
+
+void EngineImpl::count(const ChoiceState& choice) {
+  std::lock_guard lock(mutex_);
+  stats_.prompt_tokens += choice.usage.prompt_tokens;
+  stats_.cached_tokens += choice.usage.cached_tokens;
+  stats_.replayed_tokens += choice.usage.replayed_tokens;
+  stats_.preemptions += choice.preemptions;
 }
 
 void EngineImpl::log_statistics() {

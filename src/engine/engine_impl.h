@@ -23,7 +23,7 @@
 #include "engine/request_state.h"
 #include "engine/settings.h"
 #include "model/ranks.h"
-#include "sched/free_list_ledger.h"
+#include "sched/index_ledger.h"
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
 
@@ -36,6 +36,7 @@ class EngineImpl final : public Engine {
 
   Outcome<uint64_t> submit(Request request, Sink sink) override;
   void cancel(uint64_t request) override;
+  std::optional<Failure> check(const SamplingParams& params) const override;
   std::vector<RequestOutput> generate(std::vector<Request> requests, std::function<bool(int64_t)> progress) override;
   std::vector<int32_t> encode(const std::string& text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
@@ -52,7 +53,7 @@ class EngineImpl final : public Engine {
 
   EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options, const Settings& settings);
   Result<void> build();
-  Result<std::unique_ptr<RequestState>> check(Request request, Sink sink);
+  Result<std::unique_ptr<RequestState>> accept(Request request, Sink sink) const;
   std::shared_ptr<const SequenceSpec> make_spec(const RequestState& state, int choice) const;
   sched::NewSequence make_sequence(const RequestState& state, const ChoiceState& choice, int64_t now_us) const;
   CacheMode cache_mode_of(const SamplingParams& p) const;
@@ -66,6 +67,7 @@ class EngineImpl final : public Engine {
   void publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason);
   void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error);
   void emit(ChoiceState& choice, TokenEvent event);
+  void count(const ChoiceState& choice);
   void log_statistics();
 
   EngineOptions options_;

@@ -158,6 +158,7 @@ void Executor::sample(std::vector<RunResult>& results) {
       const Bound& b = bound_[i];
       results[i].seq = b.run->seq;
       results[i].epoch = b.run->epoch;
+      results[i].first_pos = b.first_pos;
       results[i].end_pos = b.first_pos + b.num_rows;
       if (b.sequence->spec->wants_prompt_logprobs && !b.run->decode) report_prompt(b, worker, results[i]);
       if (b.run->sample) sample_run(b, worker, results[i]);

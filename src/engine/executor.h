@@ -37,7 +37,8 @@ struct RunResult {
   int64_t end_pos = 0;                           // prefill: end of the chunk
   int32_t drafted = 0;                           // drafts verified
   std::vector<sampling::TokenReport> tokens;     // accepted drafts and the final token; empty for inner chunks
-  std::vector<sampling::TokenReport> prompt;     // log-probabilities of prompt tokens of this chunk
+  int64_t first_pos = 0;                         // of the run's first row
+  std::vector<sampling::TokenReport> prompt;     // log-probabilities of the prompt tokens after first_pos, one a row
   std::vector<float> survivals;                  // of the drafts just proposed
   std::vector<float> labels;                     // acceptance probabilities of the verified drafts, for calibration
   std::string error;                             // this sequence cannot go on

@@ -1,5 +1,6 @@
 // Engine::generate: a batch of requests, waited for.
 
+#include <algorithm>
 #include <condition_variable>
 
 #include "engine/engine_impl.h"
@@ -41,7 +42,7 @@ std::vector<RequestOutput> EngineImpl::generate(std::vector<Request> requests, s
   Collector collector;
   collector.outputs.resize(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    int n = std::max(1, requests[i].sampling.n);
+    int n = std::clamp(requests[i].sampling.n, 1, sampling::kMaxChoices);  // submit refuses other values
     collector.outputs[i].prompt_token_ids = requests[i].prompt;
     for (int c = 0; c < n; ++c) collector.outputs[i].outputs.push_back({.index = c});
     collector.open += n;
@@ -72,6 +73,8 @@ std::vector<RequestOutput> EngineImpl::generate(std::vector<Request> requests, s
     }
     lock.lock();
   }
+  lock.unlock();
+  if (progress && !cancelled) progress(collector.finished);
   return std::move(collector.outputs);
 }
 

@@ -30,6 +30,7 @@ struct ChoiceState {
   int64_t num_output = 0;
   bool ended = false;
   Usage usage;
+  int64_t preemptions = 0;
   std::vector<std::optional<float>> prompt_logprobs;  // gathered until the first token
 };
 
