@@ -196,8 +196,9 @@ struct WindowStoreParams {
   WindowCache cache;
 };
 
-// Pools finished groups (ratio 2: softmax over the two tokens per channel, bf16; ratio 1: a copy), normalises them, and
-// keeps the rows of open groups in the tail. latent = RMSNorm(c, gain).
+// Pools finished groups (ratio 2: softmax over the two tokens per channel, bf16; ratio 1: a copy) and normalises them:
+// latent = RMSNorm(c, gain). Then stores each run's last `ring` rows in the tail, finished groups included: positions may
+// be taken back, and their groups open again.
 struct PoolParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
@@ -208,7 +209,8 @@ struct PoolParams {
   int ratio = 1;
   TensorView latent;  // out [G, D]
 };
-// Writes entries fp4e4(rot(latent)) and index keys fp4e8(rot(RMSNorm(key_raw, key_gain))) of the groups at or above the write floor.
+// Writes entries fp4e4(rot(latent)) and index keys fp4e8(rot(RMSNorm(key_raw, key_gain))) of the groups whose first position
+// is at or above the run's write floor.
 struct GlobalWriteParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
@@ -256,6 +258,7 @@ struct AttentionParams {
   TensorView out;                      // [T, N D]
 };
 
+// weights = s[ids] / (sum + 1e-20) * scale; with top_k == 1 they are not divided by their sum.
 struct RouteParams {
   TensorView logits;  // [T, E] F32
   const float* bias = nullptr;
