@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -11,6 +12,7 @@ namespace deepinfer::sampling {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFirstReach = 6.0f;  // e^-6 of the largest probability
 constexpr int kBins = 2048, kSortBelow = 96;
 constexpr int kDenseFrom =
     6;  // a law of more than 1 / 6 of the ids is stored by id: four ids then share a Philox block
@@ -185,13 +187,30 @@ float safe_cut(const RowParams& p, Workspace& ws, int vocab, float max) {
   return cut;
 }
 
+// Candidates in ws for the filters: all ids with logits from some cut on, among them every id that can survive.
+int gather_candidates(const Row& row, float max, Workspace& ws, uint64_t* total) {
+  const RowParams& p = *row.params;
+  GatherParams g{
+      row.logits,    row.mask,         row.vocab,        max, p.inverse_temperature, safe_cut(p, ws, row.vocab, max),
+      ws.ids.data(), ws.logits.data(), ws.weights.data()};
+  // Most rows reach top-p within a few hundred ids: try those first. Candidates are a prefix of the order, so they are
+  // enough once they hold more than top-p, or as many as top-k wants.
+  float first_cut = max - kFirstReach / p.inverse_temperature;
+  if (p.top_p < 1.0 && p.force_top_k == 0 && first_cut > g.cut) {
+    float last_cut = std::exchange(g.cut, first_cut);
+    int count = row_kernels().gather(g, total);
+    uint64_t mass = 0;
+    for (int i = 0; i < count; ++i) mass += mass_of(ws.weights[at(i)]);
+    if (mass > mass_limit_of(p.top_p, *total) || (p.top_k > 0 && count >= p.top_k)) return count;
+    g.cut = last_cut;
+  }
+  return row_kernels().gather(g, total);
+}
+
 void filter(const Row& row, float max, Workspace& ws, Distribution* law) {
   const RowParams& p = *row.params;
-  float cut = safe_cut(p, ws, row.vocab, max);
   uint64_t total = 0;
-  int count = row_kernels().gather({row.logits, row.mask, row.vocab, max, p.inverse_temperature, cut, ws.ids.data(),
-                                    ws.logits.data(), ws.weights.data()},
-                                   &total);
+  int count = gather_candidates(row, max, ws, &total);
   if (p.force_top_k > 0) count = keep_prefix(ws, count, p.force_top_k, kNoMass, &total);
   uint64_t mass_limit = mass_limit_of(p.top_p, total);
   if (p.min_p > 0.0f) {
