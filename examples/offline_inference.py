@@ -18,7 +18,7 @@ def main() -> None:
     prompts = [
         "Once upon a time, there was a little",
         "<｜User｜>What is 27 + 15?<｜Assistant｜></think>",
-        "<｜User｜>Say the word apple backwards.<｜Assistant｜></think>",
+        "<｜User｜>Sort these words by the alphabet: nut, book, hat, muffin<｜Assistant｜></think>",
     ]
     for output in llm.generate(prompts, SamplingParams(temperature=0, max_tokens=60)):
         answer = output.outputs[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 COMMANDS = [
     (["./deepinfer", "generate", "--quiet", "--prompt", "Once upon a time", "--max-tokens", "70"], None),
-    (["./deepinfer", "chat", "--quiet"], "What is 27 + 15?\nSay the word apple backwards.\n"),
+    (["./deepinfer", "chat", "--quiet"], "What is 27 + 15?\nSort these words by the alphabet: nut, book, hat, muffin\n"),
 ]
 WIDTH, LINE, PAD = 92, 19, 16
 
