@@ -10,12 +10,15 @@ with what entered the engine's layer i + 1: so an error shows in the layer that 
 layers that follow. The head and the draft are compared the same way, from the engine's last streams and features.
 
     fp32    every value within 1e-5 of the largest in its row; selections equal but for scores closer than 1e-5
-    vendor  at least 99 % of the values bit-equal, the rest within one bf16 step of the largest value in their row;
-            selections equal but for scores within one bf16 step of the last one chosen
+    vendor  the oracle runs in double and in single precision. At least 99 % of a layer's values are bit-equal with one
+            of them; where not, no more rows moved than twice those by which the two precisions themselves differ, plus
+            two; no value is off by more than two bf16 steps of the largest in its row; selections are equal but for
+            scores within one bf16 step of each other
 
-The oracle runs in double precision: with single sums a row of released width crosses some rounding boundary in every
-third layer, and one FP8 input that moves by a step moves a quarter of the row's results by one. It decodes one layer at
-a time (about 6 GB at the released widths). Outputs of the engine go to a temporary
+A row has moved when one of its FP8 inputs took another code: a sum next to a rounding boundary does that in any order
+of addition, and at the released widths it moves a quarter of the row's results by one step.
+
+The oracle decodes one layer at a time (about 6 GB at the released widths). Outputs of the engine go to a temporary
 folder (--scratch): 80 KB a token and layer.
 """
 
@@ -119,130 +122,159 @@ def kind_of(cfg: Config, i: int) -> str:
     return ", ".join(parts)
 
 
-class Comparison:
-    """One run of the engine against the oracle."""
+class Side:
+    """The oracle of one run in one precision: one cache, and the chunks that its layers hand selections through."""
 
-    def __init__(self, report: Report, model: Path, name: str, backend: str | None):
-        self.report, self.model, self.name, self.backend = report, model, name, backend
-        self.cfg, self.w = checkpoint.load(model, dtype=torch.float64, keep_all=False)
-        tokenizer = model / "tokenizer.json"
-        self.token_map = compressed_token_map(tokenizer)[0] if self.cfg.engram_layer_ids else None
-
-    def run_engine(self, ids: list[int], scratch: Path, threads: int) -> Path:
-        (scratch / "ids.json").write_text(json.dumps([ids]))
-        out = scratch / "out.safetensors"
-        command = [
-            binary(),
-            "logits",
-            "--model",
-            str(self.model),
-            "--ids",
-            str(scratch / "ids.json"),
-            "--out",
-            str(out),
-        ]
-        command += ["--numerics", self.name, "--hidden", "--trace", "--threads", str(threads)]
-        command += ["--backend", self.backend] if self.backend else []
-        start = time.monotonic()
-        run = subprocess.run(command, capture_output=True, text=True)
-        if run.returncode:
-            raise RuntimeError(f"{' '.join(command[1:])}: exit code {run.returncode}\n{run.stderr[-2000:]}")
-        print(f"     engine: {len(ids)} tokens in {time.monotonic() - start:.1f} s", flush=True)
-        return out
-
-    def compare_rows(self, label: str, mine: torch.Tensor, want: torch.Tensor) -> None:
-        """mine, want: [rows, values] of one layer's output."""
-        delta, top = (mine - want).abs(), want.abs().amax(-1, keepdim=True)
-        if not bool(mine.isfinite().all()):
-            self.report.check(label, False, "not finite")
-        elif self.name == "vendor":
-            share = float((delta == 0).double().mean())
-            steps = float((delta / bf16_step(top)).max())
-            ok = share >= 0.99 and steps <= 1
-            self.report.check(
-                label, ok, f"{100 * share:.3f} % of the values equal, the rest within {steps:.2f} bf16 steps"
-            )
-        else:
-            self.report.at_most(label, float((delta / top.clamp_min(1e-30)).max()), 1e-5)
-
-    def run(self, length: int, scratch: Path, threads: int) -> None:
-        cfg, r = self.cfg, random.Random(length)
-        ids = [r.randrange(3, cfg.vocab_size - 16) for _ in range(length)]
-        if length > 40:
-            ids[-20:-8] = ids[8:20]  # an n-gram that occurs twice
-        here = f"{self.name}{', ' + self.backend if self.backend else ''}, {length} tokens"
-        file = safe_open(self.run_engine(ids, scratch, threads), framework="pt")
-        names = set(file.keys())
-        traced = {n: file.get_tensor(n) for n in names if n.startswith(("chosen.", "candidates."))}
-        vendor = self.name == "vendor"
+    def __init__(self, cfg: Config, w, name: str, token_map, ids: list[int], engine: dict):
+        vendor = name == "vendor"
 
         def tolerance(top: float) -> float:
             return float(bf16_step(torch.tensor(top))) if vendor else 1e-5 * max(top, 1.0)
 
-        model = Forced(cfg, self.w, PRESETS[self.name], self.token_map, engine=traced, tolerance=tolerance)
-        cache = Cache()
-        whole = model.begin(ids, cache)
-        if cfg.engram_layer_ids:
-            same = torch.equal(file.get_tensor("engram.0").reshape(whole.engram_rows.shape), whole.engram_rows)
-            self.report.check(f"{here}: Engram rows", same, "equal" if same else "differ")
-        chunks = []
-        for at in range(0, length, ROWS):
-            rows = whole.engram_rows[:, at : at + ROWS] if whole.engram_rows is not None else None
-            chunks.append(Chunk(whole.pos[at : at + ROWS], engram_rows=rows))
-        h, pre = model.embed(ids)
-        entering = file.get_tensor("hidden.0.0").reshape(h.shape).double()
-        self.report.equal(f"{here}: streams entering layer 0", difference(entering, h), 0.0)
-        features = []
-        for i in range(cfg.num_hidden_layers):
-            if f"pre.0.{i}" in names:
-                pre = file.get_tensor(f"pre.0.{i}").double()
-            out, next_pre, taps = torch.empty_like(entering), torch.empty_like(pre), []
-            for chunk in chunks:
-                rows = slice(int(chunk.pos[0]), int(chunk.pos[-1]) + 1)
-                out[rows], next_pre[rows], tap = model.layer(i, entering[rows], pre[rows], chunk, cache)
-                if tap is not None:
-                    taps.append(tap)
-            if taps:
-                features.append(torch.cat(taps))
-            if cfg.compress_ratios[i]:  # earlier chunks know the entries of later ones from here on: none is visible
-                for chunk in chunks:
-                    for key, mask in chunk.shared.items():
-                        width = length // cfg.compress_ratios[i]
-                        chunk.shared[key] = torch.nn.functional.pad(mask, (0, max(0, width - mask.shape[-1])))
-            entering, pre = file.get_tensor(f"hidden.0.{i + 1}").reshape(out.shape).double(), next_pre
-            self.compare_rows(f"{here}: layer {i} ({kind_of(cfg, i)})", entering.flatten(1), out.flatten(1))
-        found = model.found
-        self.report.check(
-            f"{here}: selections",
-            not found.unexplained,
-            f"{found.rows} queries chose among near-equal scores"
-            + (f", unexplained (layer, position, gap): {found.unexplained[:4]}" if found.unexplained else ""),
-        )
-        tail = slice(max(0, length - ROWS), length)
-        mine, want = file.get_tensor("logits.0")[tail], model.head(entering[tail], pre[tail])
-        limit = 4e-3 if vendor else 1e-5
-        gap = float(((mine - want).abs() / want.abs().amax(-1, keepdim=True)).max())
-        self.report.at_most(f"{here}: head", gap, limit)
-        if cfg.num_nextn_predict_layers:
-            self.draft(here, file, torch.cat(features, -1), int(mine[-1].argmax()), whole.pos)
+        self.model = Forced(cfg, w, PRESETS[name], token_map, engine=engine, tolerance=tolerance)
+        self.draft = Draft(cfg, w, PRESETS[name])
+        self.cache, self.chunks, self.features, self.dtype = Cache(), [], [], w.dtype
+        self.whole = self.model.begin(ids, self.cache)
+        for at in range(0, len(ids), ROWS):
+            rows = self.whole.engram_rows[:, at : at + ROWS] if self.whole.engram_rows is not None else None
+            self.chunks.append(Chunk(self.whole.pos[at : at + ROWS], engram_rows=rows))
 
-    def draft(self, here: str, file, features: torch.Tensor, token: int, pos: torch.Tensor) -> None:
-        """The proposal after the last position, from the engine's features: tokens, and confidences within 1e-5."""
-        tail = slice(max(0, len(pos) - ROWS), len(pos))
-        model, cache = Draft(self.cfg, self.w, PRESETS[self.name]), DraftCache()
-        model.commit(features[tail], pos[tail], cache)
-        tokens, lines, confidence = model.propose(token, cache)
-        mine = file.get_tensor("draft.0").tolist()
-        two = lines.topk(2).values
+    def layer(self, i: int, h: torch.Tensor, pre: torch.Tensor):
+        """Streams [n, m, d] and fold weights [n, m] that layer i makes of these."""
+        h, pre, taps = h.to(self.dtype), pre.to(self.dtype), []
+        out, next_pre = torch.empty_like(h), torch.empty_like(pre)
+        for chunk in self.chunks:
+            rows = slice(int(chunk.pos[0]), int(chunk.pos[-1]) + 1)
+            out[rows], next_pre[rows], tap = self.model.layer(i, h[rows], pre[rows], chunk, self.cache)
+            taps += [] if tap is None else [tap]
+        self.features += [torch.cat(taps)] if taps else []
+        ratio = self.model.cfg.compress_ratios[i]
+        for chunk in self.chunks if ratio else []:  # later entries exist from here on, invisible to earlier rows
+            for key, mask in chunk.shared.items():
+                width = len(h) // ratio
+                chunk.shared[key] = torch.nn.functional.pad(mask, (0, max(0, width - mask.shape[-1])))
+        return out, next_pre
+
+    def propose(self, token: int):
+        """The draft after the last position, from the engine's features."""
+        cache, tail = DraftCache(), slice(max(0, len(self.whole.pos) - ROWS), None)
+        self.draft.commit(torch.cat(self.features, -1)[tail], self.whole.pos[tail], cache)
+        return self.draft.propose(token, cache)
+
+
+def clean_rows(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[rows]: at least 99 % of the values equal. No FP8 input of such a row took another code."""
+    return (a.double() == b.double()).double().mean(-1) >= 0.99
+
+
+class Run:
+    """One prompt through the engine, and through the oracle one layer at a time."""
+
+    def __init__(self, report: Report, here: str, out: Path, cfg: Config, ids: list[int], sides: list[Side]):
+        self.report, self.here, self.cfg, self.sides = report, here, cfg, sides
+        self.file, self.ids = safe_open(out, framework="pt"), ids
+        self.vendor = len(sides) > 1
+        rows = sides[0].whole.engram_rows
+        if rows is not None:
+            same = torch.equal(self.tensor("engram.0").reshape(rows.shape), rows)
+            report.check(f"{here}: Engram rows", same, "equal" if same else "differ")
+        h, self.pre = sides[0].model.embed(ids)
+        self.entering = self.tensor("hidden.0.0").reshape(h.shape)
+        report.equal(f"{here}: streams entering layer 0", difference(self.entering.to(h.dtype), h), 0.0)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self.file.get_tensor(name)
+
+    def layer(self, i: int) -> None:
+        pre = self.tensor(f"pre.0.{i}")
+        made = [side.layer(i, self.entering, pre)[0].flatten(1) for side in self.sides]
+        self.entering = self.tensor(f"hidden.0.{i + 1}").reshape(self.entering.shape)
+        self.compare(f"{self.here}: layer {i} ({kind_of(self.cfg, i)})", self.entering.flatten(1), made)
+
+    def compare(self, label: str, mine: torch.Tensor, made: list[torch.Tensor]) -> None:
+        """mine: [rows, values] of the engine; made: the same of the oracle, in double and (vendor) in single."""
+        want, top = made[0], made[0].abs().amax(-1, keepdim=True)
+        delta = (mine.double() - want).abs()
+        if not bool(mine.isfinite().all()):
+            self.report.check(label, False, "not finite")
+        elif not self.vendor:
+            self.report.at_most(label, float((delta / top.clamp_min(1e-30)).max()), 1e-5)
+        else:
+            delta = torch.minimum(delta, (mine.double() - made[1].double()).abs())
+            steps, rows = float((delta / bf16_step(top)).max()), len(mine)
+            share = max(float((mine.double() == side.double()).double().mean()) for side in made)
+            ours, own = (int((~clean_rows(a, want)).sum()) for a in (mine, made[1]))
+            ok = steps <= 2 and (share >= 0.99 or ours <= 2 * own + 2)
+            figure = f"{100 * share:.3f} % equal, the rest within {steps:.2f} steps; {ours} of {rows} rows moved"
+            self.report.check(label, ok, f"{figure} (between the oracle's precisions: {own})")
+
+    def finish(self) -> None:
+        found = self.sides[0].model.found
+        figure = f"{found.rows} queries chose among near-equal scores"
+        if found.unexplained:
+            figure += f", unexplained (layer, position, gap): {found.unexplained[:4]}"
+        self.report.check(f"{self.here}: selections", not found.unexplained, figure)
+        side, last = self.sides[0], self.cfg.num_hidden_layers
+        tail = slice(max(0, len(self.ids) - ROWS), None)
+        h, pre = self.entering[tail].to(side.dtype), self.tensor(f"pre.0.{last}")[tail].to(side.dtype)
+        mine, want = self.tensor("logits.0")[tail], side.model.head(h, pre)
+        gap = float(((mine - want).abs() / want.abs().amax(-1, keepdim=True)).max())
+        self.report.at_most(f"{self.here}: head", gap, 4e-3 if self.vendor else 1e-5)
+        if not self.cfg.num_nextn_predict_layers:
+            return
+        token, drafted = int(mine[-1].argmax()), self.tensor("draft.0").tolist()
+        proposals = [side.propose(token) for side in self.sides]
+        two = proposals[0][1].topk(2).values
         margin = float((two[:, 0] - two[:, 1]).min())
-        near = margin < (1e-4 if self.name != "vendor" else 0.05)
-        self.report.check(
-            f"{here}: draft tokens", mine == tokens or near, f"{mine} against {tokens}, margin {margin:.3g}"
-        )
-        if mine == tokens:
-            scale = float(confidence.abs().max())
-            gap = difference(file.get_tensor("confidence.0"), confidence) / max(scale, 1.0)
-            self.report.at_most(f"{here}: draft confidences", gap, 1e-5 if self.name != "vendor" else 0.02)
+        ok = drafted in [tokens for tokens, _, _ in proposals] or margin < (0.05 if self.vendor else 1e-4)
+        self.report.check(f"{self.here}: draft tokens", ok, f"{drafted} against {proposals[0][0]}, margin {margin:.3g}")
+        gaps = [
+            difference(self.tensor("confidence.0"), confidence) / max(float(confidence.abs().max()), 1.0)
+            for tokens, _, confidence in proposals
+            if tokens == drafted
+        ]
+        if gaps:
+            self.report.at_most(f"{self.here}: draft confidences", min(gaps), 0.03 if self.vendor else 1e-5)
+
+
+def run_engine(model: Path, ids: list[int], scratch: Path, options: list[str]) -> Path:
+    """Where `deepinfer logits` put its output."""
+    (scratch / "ids.json").write_text(json.dumps([ids]))
+    out = scratch / "out.safetensors"
+    files = ["--model", str(model), "--ids", str(scratch / "ids.json"), "--out", str(out)]
+    start = time.monotonic()
+    run = subprocess.run([binary(), "logits", *files, "--hidden", "--trace", *options], capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(f"deepinfer logits: exit code {run.returncode}\n{run.stderr[-2000:]}")
+    print(f"     engine: {len(ids)} tokens in {time.monotonic() - start:.1f} s", flush=True)
+    return out
+
+
+def compare(report: Report, model: Path, name: str, backend: str | None, lengths, threads: int, scratch: Path) -> None:
+    """All lengths together, so that a layer is decoded once."""
+    cfg, w = checkpoint.load(model, dtype=torch.float64, keep_all=False)
+    token_map = compressed_token_map(model / "tokenizer.json")[0] if cfg.engram_layer_ids else None
+    precisions = [w, checkpoint.Narrow(w)] if name == "vendor" else [w]
+    options = ["--numerics", name, "--threads", str(threads)] + (["--backend", backend] if backend else [])
+    runs = []
+    for length in lengths:
+        r = random.Random(length)
+        ids = [r.randrange(3, cfg.vocab_size - 16) for _ in range(length)]
+        if length > 40:
+            ids[-20:-8] = ids[8:20]  # an n-gram that occurs twice
+        folder = scratch / f"{name}-{length}"
+        folder.mkdir()
+        out = run_engine(model, ids, folder, options)
+        with safe_open(out, framework="pt") as file:
+            traced = {n: file.get_tensor(n) for n in file.keys() if n.startswith(("chosen.", "candidates."))}
+        sides = [Side(cfg, each, name, token_map, ids, traced) for each in precisions]
+        here = f"{name}{', ' + backend if backend else ''}, {length} tokens"
+        runs.append(Run(report, here, out, cfg, ids, sides))
+    for i in range(cfg.num_hidden_layers):
+        for run in runs:
+            run.layer(i)
+    for run in runs:
+        run.finish()
 
 
 def main() -> int:
@@ -256,11 +288,10 @@ def main() -> int:
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     report = Report()
-    for name in a.numerics:
-        comparison = Comparison(report, a.model, name, a.backend if name == "vendor" else None)
-        for length in a.lengths:
-            with tempfile.TemporaryDirectory(prefix="layers-", dir=a.scratch) as folder:
-                comparison.run(length, Path(folder), a.threads)
+    with tempfile.TemporaryDirectory(prefix="layers-", dir=a.scratch) as folder:
+        for name in a.numerics:
+            backend = a.backend if name == "vendor" else None
+            compare(report, a.model, name, backend, a.lengths, a.threads, Path(folder))
     return report.exit_code()
 
 
