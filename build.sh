@@ -63,9 +63,13 @@ build_run() {
   link_binary run
 }
 
+# The package of this source tree, importable from .venv.
+link_package() { echo "$PWD/python" >"$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/deepinfer.pth"; }
+
 build_all() {
   install "${all_packages[@]}"
   venv -r scripts/requirements-dev.txt
+  link_package
   configure_and_build release -DDI_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
   link_binary release
 }

@@ -157,14 +157,17 @@ NB_MODULE(_core, m) {
 
   nb::class_<Engine>(m, "Engine")
       .def("generate", &generate, nb::arg("requests"), nb::arg("progress").none() = nb::none())
-      .def("encode", [](const Engine& e, const std::string& text) { return e.encode(text); })
-      .def("decode", [](const Engine& e, const std::vector<int32_t>& ids) {
-        std::string text = e.decode(ids);
-        return nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-      })
+      .def(
+          "check",
+          [](const Engine& e, const SamplingParams& p) {
+            if (auto wrong = e.check(p)) raise(*wrong);
+          },
+          nb::arg("params"))
+      .def("encode", [](const Engine& e, const std::string& text) { return e.encode(text); }, nb::arg("text"))
+      .def("decode", [](const Engine& e, const std::vector<int32_t>& ids) { return e.decode(ids); }, nb::arg("ids"))
       .def("stats", &Engine::stats)
       .def_prop_ro("description", &Engine::description)
       .def_prop_ro("max_model_len", &Engine::max_model_len)
       .def_prop_ro("eos_token_id", &Engine::eos_token_id);
-  m.def("make_engine", &make_engine);
+  m.def("make_engine", &make_engine, nb::arg("options"));
 }

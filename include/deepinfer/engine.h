@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ class Engine {
   // Queues a request and returns its id, or says what is wrong with it: field, value, limit.
   virtual Outcome<uint64_t> submit(Request request, Sink sink) = 0;
   virtual void cancel(uint64_t request) = 0;
+  // What is wrong with these parameters whatever the prompt, if anything; submit looks at the prompt as well.
+  virtual std::optional<Failure> check(const SamplingParams& params) const = 0;
 
   // All prompts together, in order; a request that fails has its error in its outputs. `progress` is called with the
   // number of finished choices; returning false cancels the rest.

@@ -45,6 +45,14 @@ def embedded_model() -> str:
     raise FileNotFoundError("models/tiny was not found beside the package; give LLM(model=DIRECTORY)")
 
 
+def _limit(options: _core.EngineOptions, name: str, value: int | None, low: int, high: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} is {value!r}; allowed: {low} to {high}")
+    setattr(options, name, value)
+
+
 class Tokenizer:
     """Text to token ids and back, as the engine does it."""
 
@@ -56,11 +64,12 @@ class Tokenizer:
         return self._engine.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, control tokens kept."""
+        """Text of `ids`, control tokens kept; ids that are no token give nothing."""
         return self._engine.decode(list(ids))
 
     @property
     def eos_token_id(self) -> int:
+        """Id of the end-of-text token."""
         return self._engine.eos_token_id
 
 
@@ -74,8 +83,8 @@ class LLM:
 
     def __init__(
         self,
-        model: str | None = None,
-        tokenizer: str | None = None,
+        model: str | Path | None = None,
+        tokenizer: str | Path | None = None,
         *,
         seed: int = 0,
         gpu_memory_utilization: float = 0.90,
@@ -98,27 +107,30 @@ class LLM:
                     raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))} ({reason})")
             elif name not in _WITHOUT_EFFECT:
                 raise TypeError(f"LLM() got an unknown argument {name!r}")
+        if not 0 < gpu_memory_utilization <= 1:
+            raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization!r}; allowed: above 0 up to 1")
+        if truncation not in (None, "off", "compact"):
+            raise ValueError(f"truncation is {truncation!r}; allowed: 'off', 'compact'")
         options = _core.EngineOptions()
-        options.model = model or embedded_model()
-        options.tokenizer = tokenizer or ""
+        options.model = str(model) if model else embedded_model()
+        options.tokenizer = str(tokenizer) if tokenizer else ""
         options.seed = seed
         options.memory_fraction = gpu_memory_utilization
-        options.max_model_len = max_model_len or 0
-        options.max_num_batched_tokens = max_num_batched_tokens or 0
-        options.max_num_seqs = max_num_seqs or 0
         options.log_statistics = not disable_log_stats
-        options.numerics, options.backend, options.num_threads = numerics, backend, num_threads
-        if num_drafts is not None:
-            options.num_drafts = num_drafts
+        options.numerics, options.backend = numerics, backend
+        _limit(options, "num_threads", num_threads, 0, 4096)
+        _limit(options, "max_model_len", max_model_len, 1, 1 << 40)
+        _limit(options, "max_num_batched_tokens", max_num_batched_tokens, 1, 1 << 20)
+        _limit(options, "max_num_seqs", max_num_seqs, 1, 4096)
+        _limit(options, "num_drafts", num_drafts, 0, 32)
         if truncation is not None:
-            if truncation not in ("off", "compact"):
-                raise ValueError(f"truncation is {truncation!r}; allowed: 'off', 'compact'")
             options.truncation = 0 if truncation == "off" else 2
         self._decode_sequence = decode_sequence
         self._engine: _core.Engine | None = _core.make_engine(options)
 
     @property
     def engine(self) -> _core.Engine:
+        """The native engine."""
         if self._engine is None:
             raise RuntimeError("this LLM was closed")
         return self._engine
@@ -131,7 +143,10 @@ class LLM:
         use_tqdm: bool = True,
         multi_modal_data: Any = None,
     ) -> list[RequestOutput] | list[str]:
-        """Continues every prompt; one result a prompt, in order. A request that fails has its error in its outputs.
+        """Continues every prompt; one result a prompt, in order.
+
+        A prompt that is wrong (empty, too long, an id outside the vocabulary) fails alone: its outputs have finish_reason
+        "error" and the reason in `error`. Parameters that are wrong raise ValueError before anything runs.
 
         prompts: text, or leave it out and give prompt_token_ids. sampling_params: one for all, or one a prompt.
         use_tqdm: a progress line on a terminal. Ctrl-C cancels what runs and raises KeyboardInterrupt.
@@ -144,9 +159,14 @@ class LLM:
         if len(per_prompt) != len(ids):
             raise ValueError(f"{len(per_prompt)} sampling_params for {len(ids)} prompts")
         requests = []
-        for prompt, p in zip(ids, per_prompt, strict=True):
+        for i, (prompt, p) in enumerate(zip(ids, per_prompt, strict=True)):
             request = _core.Request()
-            request.prompt, request.sampling = prompt, p.to_core()
+            request.sampling = p.to_core()
+            self.engine.check(request.sampling)
+            try:
+                request.prompt = prompt
+            except TypeError as error:
+                raise ValueError(f"prompt {i} is not a list of token ids (32-bit integers)") from error
             requests.append(request)
         total = sum(p.n for p in per_prompt)
         progress = _Progress(total) if use_tqdm and sys.stderr.isatty() else None
@@ -164,19 +184,34 @@ class LLM:
         """Ends what runs and gives the memory back."""
         self._engine = None
 
-    def _prompts(self, prompts, prompt_token_ids) -> tuple[list[str | None], list[list[int]]]:
+    def _prompts(
+        self,
+        prompts: str | Sequence[str] | None,
+        prompt_token_ids: Sequence[Sequence[int]] | Sequence[int] | None,
+    ) -> tuple[Sequence[str | None], list[list[int]]]:
         if prompt_token_ids is not None:
             if prompts is not None:
                 raise ValueError("give prompts or prompt_token_ids, not both")
-            rows = list(prompt_token_ids)
+            rows: list[Any] = list(prompt_token_ids)
             if rows and isinstance(rows[0], int):
                 rows = [rows]
             return [None] * len(rows), [list(r) for r in rows]
         if prompts is None:
             raise ValueError("give prompts or prompt_token_ids")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        return texts, [self._encode(i, text) for i, text in enumerate(texts)]
+
+    def _encode(self, index: int, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise ValueError(f"prompt {index} is {text!r}; allowed: a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"prompt {index} is not valid Unicode: {error.reason} at {error.start}") from error
+        if not text:
+            return []
         bos = "<｜begin▁of▁sentence｜>"
-        return texts, [self.engine.encode(t if t.startswith(bos) else bos + t) for t in texts]
+        return self.engine.encode(text if text.startswith(bos) else bos + text)
 
 
 class _Progress:
@@ -186,6 +221,7 @@ class _Progress:
         self.total, self.shown = total, -1
 
     def __call__(self, finished: int) -> None:
+        """Shows the number of answers that are finished."""
         if finished != self.shown:
             end = "\n" if finished == self.total else ""
             sys.stderr.write(f"\r{finished} of {self.total} answers{end}")

@@ -57,13 +57,13 @@ class SamplingParams:
             "logprobs top_logprobs prompt_logprobs first_n_token_no_eos priority deadline_ms cache_salt"
         )
         for name in same.split():
-            setattr(core, name, getattr(self, name))
-        core.logit_bias = list(self.logit_bias.items())
-        core.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop)
-        core.stop_token_ids = list(self.stop_token_ids)
-        core.bad_words = [list(word) for word in self.bad_words]
-        core.golden_token_ids = list(self.golden_token_ids or ())
-        core.seed = self.seed if self.seq_seed is None else self.seq_seed
+            _assign(core, name, getattr(self, name))
+        _assign(core, "logit_bias", list(self.logit_bias.items()))
+        _assign(core, "stop", [self.stop] if isinstance(self.stop, str) else list(self.stop))
+        _assign(core, "stop_token_ids", list(self.stop_token_ids))
+        _assign(core, "bad_words", [list(word) for word in self.bad_words])
+        _assign(core, "golden_token_ids", list(self.golden_token_ids or ()))
+        _assign(core, "seed", self.seed if self.seq_seed is None else self.seq_seed)
         if self.processed_logprobs:
             core.logprob_kind = _core.LogprobKind.processed
         if self.cache_mode is not None:
@@ -73,6 +73,31 @@ class SamplingParams:
         if self.so_args is not None:
             core.so_args = _structured_output(self.so_args)
         return core
+
+
+_KINDS = {
+    "ignore_eos": "True or False",
+    "logprobs": "True or False",
+    "prompt_logprobs": "True or False",
+    "seed": "an integer from 0 to 2**64 - 1",
+    "logit_bias": "a mapping from token ids to numbers",
+    "stop": "a string or a list of strings",
+    "stop_token_ids": "a list of token ids",
+    "bad_words": "a list of lists of token ids",
+    "golden_token_ids": "a list of token ids, -1 for a free position",
+    "cache_salt": "a string",
+} | dict.fromkeys(
+    "temperature top_p min_p repetition_penalty presence_penalty frequency_penalty".split(),
+    "a number",
+)
+
+
+def _assign(core: _core.SamplingParams, name: str, value: object) -> None:
+    """Sets a field whose range the engine checks; a value that the field cannot hold is refused here."""
+    try:
+        setattr(core, name, value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{name} is {value!r}; allowed: {_KINDS.get(name, 'an integer')}") from error
 
 
 def _structured_output(args: Mapping[str, Any]) -> _core.StructuredOutput:

@@ -98,6 +98,7 @@ json::value to_json(const RequestOutput& output, const Prompt& prompt) {
 Result<void> stream(engine::EngineImpl& engine, Request request) {
   std::mutex mutex;
   std::condition_variable done;
+  if (auto wrong = engine.check(request.sampling)) return fail(Code::kInvalid, "{}", wrong->message);
   int open = request.sampling.n;
   std::vector<std::string> texts(static_cast<size_t>(open));
   std::string error;
