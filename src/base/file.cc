@@ -154,6 +154,13 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   return m;
 }
 
+void advise(const void* data, int64_t bytes, MappedAccess access) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, access == MappedAccess::kSoon ? MADV_WILLNEED : MADV_RANDOM);
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 

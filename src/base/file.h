@@ -52,6 +52,13 @@ class OutputFile {
   std::string path_;
 };
 
+// Tells the system how part of a mapping will be read; only a hint.
+enum class MappedAccess {
+  kSoon,    // start reading these pages now
+  kRandom,  // read single pages, nothing around them
+};
+void advise(const void* data, int64_t bytes, MappedAccess access);
+
 // A whole file mapped read-only and shared; pages come in on first touch.
 class MappedFile {
  public:

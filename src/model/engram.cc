@@ -1,8 +1,20 @@
 #include "model/engram.h"
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace deepinfer::model {
+
+namespace {
+
+// A smaller table stays in the page cache; asking for its pages would cost more than it brings.
+constexpr int64_t kLargeTableBytes = int64_t{1} << 30;
+
+bool is_large(const kernels::Weight& table) {
+  return table.rows * table.cols >= kLargeTableBytes;
+}
+
+}  // namespace
 
 Engram::Engram(const ModelConfig& config, std::vector<int32_t> compressed_ids)
     : config_(config),
@@ -15,6 +27,26 @@ void Engram::plan(Arena& arena, int64_t max_rows) {
     table_rows_.push_back(arena.matrix(DType::kI64, max_rows, hash_.columns()));
   history_.reserve(static_cast<size_t>(max_rows + config_.engram_max_ngram_size));
   host_rows_.reserve(table_rows_.size() * static_cast<size_t>(max_rows * hash_.columns()));
+}
+
+void Engram::open_tables(const std::vector<BlockWeights>& layers) const {
+  for (int layer : config_.engram_layer_ids) {
+    const kernels::Weight& table = layers[static_cast<size_t>(layer)].engram_table;
+    if (!is_large(table)) continue;
+    advise(table.codes, table.rows * table.cols, MappedAccess::kRandom);
+    advise(table.scales, table.rows * (table.cols / 32), MappedAccess::kRandom);
+  }
+}
+
+void Engram::announce(const kernels::Weight& table, std::span<const int64_t> rows, int64_t first) const {
+  if (!is_large(table)) return;
+  const int64_t scale_bytes = table.cols / 32;
+  for (int64_t row : rows) {
+    const int64_t at = row - first;
+    if (at < 0 || at >= table.rows) continue;
+    advise(static_cast<const uint8_t*>(table.codes) + at * table.cols, table.cols, MappedAccess::kSoon);
+    advise(table.scales + at * scale_bytes, scale_bytes, MappedAccess::kSoon);
+  }
 }
 
 void Engram::prepare(const Context& ctx, const std::vector<BlockWeights>& layers, const ForwardBatch& batch) {
@@ -39,16 +71,7 @@ void Engram::prepare(const Context& ctx, const std::vector<BlockWeights>& layers
     const int64_t* rows = host_rows_.data() + static_cast<int64_t>(e) * num_rows * columns;
     ctx.stream().copy(table_rows_[e].data, rows, num_rows * columns * 8);
     const kernels::Weight& table = layers[static_cast<size_t>(config_.engram_layer_ids[e])].engram_table;
-    const int64_t first = ctx.shards.engram_table[e].begin;
-    for (int64_t i = 0; i < num_rows * columns; ++i) {
-      const int64_t at = rows[i] - first;
-      if (at < 0 || at >= table.rows) continue;
-      ctx.ops().prefetch(ctx.stream(), {.kind = table.kind,
-                                        .codes = static_cast<const uint8_t*>(table.codes) + at * table.cols,
-                                        .scales = table.scales + at * (table.cols / 32),
-                                        .rows = 1,
-                                        .cols = table.cols});
-    }
+    announce(table, {rows, static_cast<size_t>(num_rows * columns)}, ctx.shards.engram_table[e].begin);
     if (batch.observer != nullptr)
       batch.observer->on_engram_rows(static_cast<int>(e), head_rows(table_rows_[e], num_rows));
   }

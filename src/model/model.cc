@@ -94,6 +94,7 @@ Result<std::unique_ptr<Model>> Model::create(const weights::Checkpoint& checkpoi
   std::unique_ptr<Model> model(new Model(config, parallel::Shards::make(config, plan, rank), parts, options.limits,
                                          std::move(options.compressed_ids)));
   DI_TRY(model->weights_, map_weights(checkpoint, model->shards_, options.with_draft));
+  if (model->engram_ != nullptr) model->engram_->open_tables(model->weights_.layers);
   Arena counting;
   model->plan(counting);
   DI_TRY(model->memory_, parts.device->allocate(counting.peak()));

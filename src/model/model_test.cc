@@ -18,7 +18,7 @@ std::span<const float> rows_of(const std::vector<float>& logits, int64_t begin, 
 }
 
 TEST(Chunks, GiveTheBitsOfOnePass) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(140);
   const TestSequence whole = model.sequence(ids);
   const std::vector<float> want = model.prefill(whole);
@@ -33,7 +33,7 @@ TEST(Chunks, GiveTheBitsOfOnePass) {
 }
 
 TEST(Batches, DoNotMix) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const TestSequence a = model.sequence(prompt(60, 1)), b = model.sequence(prompt(33, 2)),
                      c = model.sequence(prompt(90, 3));
   const std::vector<float> alone_a = model.prefill(a), alone_b = model.prefill(b), alone_c = model.prefill(c);
@@ -62,7 +62,7 @@ TEST(Batches, DoNotMix) {
 }
 
 TEST(Drafts, RejectedRowsLeaveNoTrace) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(60);
   const TestSequence clean = model.sequence(ids);
   const std::vector<float> want = model.prefill(clean);
@@ -86,12 +86,12 @@ class RankCounts : public testing::TestWithParam<int> {};
 
 TEST_P(RankCounts, GiveTheBitsOfOne) {
   const std::vector<int32_t> ids = prompt(70);
-  TestModel one({.numerics = kernels::Numerics::kVendor});
+  TestModel one({.numerics = kernels::Numerics::kFast});
   const TestSequence s = one.sequence(ids);
   const std::vector<float> want = one.prefill(s, 33);
   const Proposal draft = one.propose({{.slot = s.slot, .last_pos = 69, .anchor = 11}})[0];
 
-  TestModel many({.numerics = kernels::Numerics::kVendor, .ranks = GetParam()});
+  TestModel many({.numerics = kernels::Numerics::kFast, .ranks = GetParam()});
   for (int rank : {0, GetParam() - 1}) {
     many.restart();
     const TestSequence t = many.sequence(ids);
@@ -132,7 +132,7 @@ TEST(Ranks, ReadTheirOwnBytesOnly) {
 }
 
 TEST(Regions, ComposeToTheWhole) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(70);
   const TestSequence a = model.sequence(ids), b = model.sequence(ids);
   const auto whole = model.forward({{.sequence = &a, .begin = 0, .end = 70}});
@@ -141,7 +141,7 @@ TEST(Regions, ComposeToTheWhole) {
 
 // What a truncated prompt leaves behind is the same however it is cut, and a sequence without kept rows drops out.
 TEST(Regions, TruncationDoesNotDependOnChunks) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(120);
   const int64_t keep_from = 120 - 20;
   const TestSequence a = model.sequence(ids);
@@ -163,7 +163,7 @@ TEST(Regions, TruncationDoesNotDependOnChunks) {
 
 // With every row kept that the last ones depend on, truncation changes nothing: 4 consumer layers of window 8.
 TEST(Regions, KeepingTheWholeDepthIsExact) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(120);
   const TestSequence a = model.sequence(ids), b = model.sequence(ids);
   const auto full = model.prefill(a);
@@ -173,7 +173,7 @@ TEST(Regions, KeepingTheWholeDepthIsExact) {
 }
 
 TEST(State, GoesOnElsewhereFromEveryPosition) {
-  TestModel model({.numerics = kernels::Numerics::kVendor}), elsewhere({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast}), elsewhere({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(40);
   const TestSequence s = model.sequence(ids);
   std::vector<float> want;
@@ -204,7 +204,7 @@ TEST(State, GoesOnElsewhereFromEveryPosition) {
 }
 
 TEST(Model, GivenEmbeddingsReplaceIds) {
-  TestModel model({.numerics = kernels::Numerics::kVendor});
+  TestModel model({.numerics = kernels::Numerics::kFast});
   TestSequence s = model.sequence(prompt(12)), t = model.sequence(prompt(12));
   const auto want = model.prefill(s);
   // The same rows as values: row 5 comes from `given`, and its id takes part in no n-gram, so mark it as image in both.

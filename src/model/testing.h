@@ -17,6 +17,8 @@
 
 namespace deepinfer::model {
 
+inline constexpr double kTolerance = 2e-4;  // of fp32 and qat against the golden files (validation.md 5)
+
 inline std::string random_small(const std::string& path) {
   return std::string(DI_SOURCE_DIR) + "/tests/golden/random-small/" + path;
 }
@@ -90,7 +92,7 @@ struct TestOptions {
   int64_t max_rows = 512;
   int num_slots = 4;
   bool with_draft = true;
-  std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: the reference backend
+  std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: cpu, or ref for fp32 and qat
 };
 
 class TestModel {
@@ -98,7 +100,12 @@ class TestModel {
   explicit TestModel(TestOptions options = {})
       : checkpoint_(weights::Checkpoint::open(random_small("checkpoint")).value()),
         compressed_(Golden("common").ids("token_map")) {
-    if (!options.make_ops) options.make_ops = [n = options.numerics] { return kernels::make_ref_ops(n); };
+    if (!options.make_ops) {
+      const bool is_exact = options.numerics == kernels::Numerics::kFp32 || options.numerics == kernels::Numerics::kQat;
+      options.make_ops = [n = options.numerics, is_exact] {
+        return is_exact ? kernels::make_ref_ops(n) : kernels::make_cpu_ops(n);
+      };
+    }
     const Limits limits{.max_rows = options.max_rows, .max_sequences = options.num_slots, .max_positions = 2048};
     auto made = Ranks::create(
         checkpoint_, {.plan = parallel::ParallelPlan::tensor(options.ranks),
