@@ -44,41 +44,77 @@ DI_INLINE int64_t bytes_of_columns(Weight::Kind kind, int64_t n) {
 
 // ---- decoding ----------------------------------------------------------------------------------------------------
 
-// Rows of a panel from byte `offset` on; rows beyond the end repeat the last one.
+// Rows of a panel. Rows beyond the end of the weight repeat the last one, which only the general loop below can do.
 struct PanelRows {
-  const uint8_t* row[kPanel];
+  const uint8_t* base;
+  int64_t stride, last;
   DI_INLINE PanelRows(const Weight& w, int64_t first) {
-    const int64_t stride = bytes_of_columns(w.kind, w.cols);
-    for (int r = 0; r < kPanel; ++r) {
-      const int64_t at = first + r < w.rows ? first + r : w.rows - 1;
-      row[r] = static_cast<const uint8_t*>(w.codes) + at * stride;
-    }
+    stride = bytes_of_columns(w.kind, w.cols);
+    base = static_cast<const uint8_t*>(w.codes) + first * stride;
+    last = w.rows - 1 - first;
+  }
+  DI_INLINE bool is_whole() const { return last >= kPanel - 1; }
+  DI_INLINE const uint8_t* row(int r) const { return base + (r < last ? r : last) * stride; }
+};
+
+// Sixteen rows at a fixed distance: every address is one of two bases plus s, 3 s, 5 s or 7 s times 1, 2 or 4, so that
+// the loads need no address arithmetic. The compiler must not see that the odd multiples belong together.
+struct Strides {
+  int64_t s, s3, s5, s7;
+  explicit DI_INLINE Strides(int64_t stride) : s(stride), s3(3 * stride), s5(5 * stride), s7(7 * stride) {
+    asm volatile("" : "+r"(s), "+r"(s3), "+r"(s5), "+r"(s7));
+  }
+  template <int kRow>
+  DI_INLINE const uint8_t* at(const uint8_t* low, const uint8_t* high) const {
+    const uint8_t* p = kRow < 8 ? low : high;
+    constexpr int r = kRow % 8;
+    return r == 0   ? p
+           : r == 1 ? p + s
+           : r == 2 ? p + 2 * s
+           : r == 3 ? p + s3
+           : r == 4 ? p + 4 * s
+           : r == 5 ? p + s5
+           : r == 6 ? p + 2 * s3
+                    : p + s7;
+  }
+  // out[c], lane r = bytes 4 c .. 4 c + 3 of row r
+  DI_INLINE void transpose(const uint8_t* low, const uint8_t* high, VI* out) const {
+    const VI v0 = load_4x16(at<0>(low, high), at<4>(low, high), at<8>(low, high), at<12>(low, high));
+    const VI v1 = load_4x16(at<1>(low, high), at<5>(low, high), at<9>(low, high), at<13>(low, high));
+    const VI v2 = load_4x16(at<2>(low, high), at<6>(low, high), at<10>(low, high), at<14>(low, high));
+    const VI v3 = load_4x16(at<3>(low, high), at<7>(low, high), at<11>(low, high), at<15>(low, high));
+    const VI a = zip_lo32(v0, v1), b = zip_hi32(v0, v1), c = zip_lo32(v2, v3), d = zip_hi32(v2, v3);
+    out[0] = zip_lo64(a, c), out[1] = zip_hi64(a, c), out[2] = zip_lo64(b, d), out[3] = zip_hi64(b, d);
+  }
+  template <int kRow = 0>
+  DI_INLINE void prefetch(const uint8_t* low, const uint8_t* high) const {
+    prefetch_l2(at<kRow>(low, high));
+    if constexpr (kRow < kPanel - 1) prefetch<kRow + 1>(low, high);
   }
 };
 
-// f(four vectors, index of the 16-byte step) over bytes [begin, begin + count) of the panel's rows.
+// f(four vectors, index of the 16-byte step) over bytes [begin, begin + count) of the panel's rows. Lines `ahead` bytes
+// further (the same columns of the next panel) are asked for meanwhile.
 template <typename F>
 DI_INLINE void for_steps(const PanelRows& panel, int64_t begin, int64_t count, int64_t ahead, F&& f) {
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    const uint8_t* rows[kPanel];
-    for (int r = 0; r < kPanel; ++r) rows[r] = panel.row[r] + begin + i;
-    if (i % 64 == 0) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kPanel; ++r) prefetch_l2(rows[r] + ahead);
+  VI v[4];
+  if (panel.is_whole()) {
+    const Strides strides(panel.stride);
+    const uint8_t *low = panel.base + begin, *high = low + 8 * panel.stride;
+    for (; i + 16 <= count; i += 16, low += 16, high += 16) {
+      if (i % 64 == 0) strides.prefetch(low + ahead, high + ahead);
+      strides.transpose(low, high, v);
+      f(v, i / 16);
     }
-    VI v[4];
-    transpose_16x16(rows, v);
-    f(v, i / 16);
   }
-  if (i < count) {
-    alignas(64) uint8_t tail[kPanel][16] = {};
+  for (; i < count; i += 16) {
+    alignas(64) uint8_t copy[kPanel][16] = {};
     const uint8_t* rows[kPanel];
     for (int r = 0; r < kPanel; ++r) {
-      for (int64_t b = 0; b < count - i; ++b) tail[r][b] = panel.row[r][begin + i + b];
-      rows[r] = tail[r];
+      for (int64_t b = 0; b < count - i && b < 16; ++b) copy[r][b] = panel.row(r)[begin + i + b];
+      rows[r] = copy[r];
     }
-    VI v[4];
     transpose_16x16(rows, v);
     f(v, i / 16);
   }
@@ -359,6 +395,93 @@ DI_INLINE void tile(const ChunkBuffer& chunk, bool scaled, int64_t group, int64_
   if constexpr (kPath == Path::kF32) tile_f32<P, N>(chunk, scaled, group, groups, tokens, t0, acc, first);
 }
 
+// ---- few rows ------------------------------------------------------------------------------------------------------
+
+// One whole panel and N rows of x, codes going from registers into the sums: the same additions as a tile's, without
+// the way through the buffer. Only the first `count` of the N rows are stored; the others repeat the last.
+template <Path kPath, int N>
+void product_few(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc) {
+  constexpr int64_t kScaleGroups = 128;
+  constexpr int kBytes = kPath == Path::kInt8 ? 32 : 64;
+  alignas(64) float scales[kScaleGroups * 16];
+  const int64_t groups = w.cols / 32;
+  const PanelRows panel(w, first_row);
+  const Strides strides(panel.stride);
+  const Fp4Codec fp4;
+  const Fp8Codec fp8(fp8_magnitudes());
+  const uint8_t *low = panel.base, *high = low + 8 * panel.stride;
+  const int64_t ahead = kPanel * panel.stride;
+  const uint8_t* block_scales = kPath == Path::kInt16 ? w.scales + first_row / 32 * groups : nullptr;
+  const std::byte* x[N];
+  const float* scale[N];
+  const int32_t* offset[N];
+  VF sum[N];
+  for (int n = 0; n < N; ++n) {
+    const int64_t row = tokens.row(n < tokens.count ? n : tokens.count - 1);
+    x[n] = tokens.input.data + row * tokens.input.row_bytes;
+    scale[n] = tokens.input.scales + row * tokens.input.groups;
+    offset[n] = kPath == Path::kInt8 ? tokens.input.offsets + row * tokens.input.groups : nullptr;
+    sum[n] = zero();
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    if (kPath == Path::kInt8 && g % kScaleGroups == 0) {
+      decode_row_scales(w, first_row, g, groups - g < kScaleGroups ? groups - g : kScaleGroups, scales, 16);
+    }
+    VI dot[N];
+    if constexpr (kPath == Path::kInt8) {
+      if (g % 4 == 0) strides.prefetch(low + ahead, high + ahead);
+      VI v[4];
+      strides.transpose(low, high, v);
+      low += 16, high += 16;
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) dot[n] = seti(offset[n][g]);
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) {
+        const VI even = fp4.even(v[c]), odd = fp4.odd(v[c]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          dot[n] = dot_u8s8(dot[n], even, broadcast32(x[n] + kBytes * g + 8 * c));
+          dot[n] = dot_u8s8(dot[n], odd, broadcast32(x[n] + kBytes * g + 8 * c + 4));
+        }
+      }
+    } else {
+      if (g % 2 == 0) strides.prefetch(low + ahead, high + ahead);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) dot[n] = zeroi();
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        VI v[4];
+        strides.transpose(low, high, v);
+        low += 16, high += 16;
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) {
+          VI even, odd;
+          fp8.decode(v[c], even, odd);
+#pragma GCC unroll 8
+          for (int n = 0; n < N; ++n) {
+            dot[n] = dot_s16(dot[n], even, broadcast32(x[n] + kBytes * g + 32 * half + 8 * c));
+            dot[n] = dot_s16(dot[n], odd, broadcast32(x[n] + kBytes * g + 32 * half + 8 * c + 4));
+          }
+        }
+      }
+    }
+    const VF row_scales =
+        kPath == Path::kInt8 ? load(scales + g % kScaleGroups * 16) : set(ue8m0_scalar(block_scales[g]));
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) sum[n] = fma(to_float(dot[n]), mul(row_scales, set(scale[n][g])), sum[n]);
+  }
+  for (int n = 0; n < N && n < tokens.count; ++n) store(acc + n * kBlockRows, sum[n]);
+}
+
+template <Path kPath>
+void product_few_rows(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc) {
+  if (tokens.count == 1) return product_few<kPath, 1>(w, first_row, tokens, acc);
+  if (tokens.count == 2) return product_few<kPath, 2>(w, first_row, tokens, acc);
+  if (tokens.count <= 4) return product_few<kPath, 4>(w, first_row, tokens, acc);
+  if (tokens.count <= 6) return product_few<kPath, 6>(w, first_row, tokens, acc);
+  return product_few<kPath, 8>(w, first_row, tokens, acc);
+}
+
 // ---- a block -----------------------------------------------------------------------------------------------------
 
 template <Path kPath, int P>
@@ -410,6 +533,13 @@ void product_block(const Weight& w, int64_t first_row, int64_t num_rows, const T
   if (tokens.count > kFewTokens && num_rows == kBlockRows) {
     product_panels<kPath, 4>(w, first_row, tokens, acc, chunk);
     return;
+  }
+  if constexpr (kPath != Path::kF32) {
+    if (tokens.count <= kFewTokens) {
+      for (; num_rows >= kPanel; num_rows -= kPanel, first_row += kPanel, acc += kPanel) {
+        product_few_rows<kPath>(w, first_row, tokens, acc);
+      }
+    }
   }
   for (int64_t r = 0; r < num_rows; r += kPanel) product_panels<kPath, 1>(w, first_row + r, tokens, acc + r, chunk);
 }
