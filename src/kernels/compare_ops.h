@@ -612,7 +612,8 @@ inline Tolerance tolerance_of(Output::Kind kind, Numerics numerics, double slack
     case Output::Kind::kExact:
       return {0, 1};
     case Output::Kind::kFp32:
-      return {slack * 2e-5, 0};
+      // Under vendor mixes come from streams of which one value may be a bf16 step aside.
+      return {slack * (steps ? 1e-4 : 2e-5), 0};
     case Output::Kind::kRounded:
       return steps ? Tolerance{slack * 0x1p-6, 0.97} : Tolerance{slack * 2e-5, 0};
     case Output::Kind::kRecord:
