@@ -5,6 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+# Paths relative to the tree, so that another clone of it finds the same objects in the cache.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+
 usage() {
   cat <<'TEXT'
 ./build.sh run        install what is missing, build the command line with the CPU backend, then let the built-in model write

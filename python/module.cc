@@ -55,7 +55,10 @@ std::vector<RequestOutput> generate(Engine& engine, std::vector<Request> request
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::enum_<CacheMode>(m, "CacheMode").value("bounded", CacheMode::kBounded).value("exact", CacheMode::kExact).value("off", CacheMode::kOff);
+  nb::enum_<CacheMode>(m, "CacheMode")
+      .value("bounded", CacheMode::kBounded)
+      .value("exact", CacheMode::kExact)
+      .value("off", CacheMode::kOff);
   nb::enum_<LogprobKind>(m, "LogprobKind").value("raw", LogprobKind::kRaw).value("processed", LogprobKind::kProcessed);
 
   nb::class_<StructuredOutput>(m, "StructuredOutput")
@@ -134,7 +137,8 @@ NB_MODULE(_core, m) {
       .def_ro("token_ids", &CompletionOutput::token_ids)
       .def_ro("logprobs", &CompletionOutput::logprobs)
       .def_ro("top_logprobs", &CompletionOutput::top_logprobs)
-      .def_prop_ro("finish_reason", [](const CompletionOutput& c) { return std::string(finish_reason_name(c.finish_reason)); })
+      .def_prop_ro("finish_reason",
+                   [](const CompletionOutput& c) { return std::string(finish_reason_name(c.finish_reason)); })
       .def_ro("error", &CompletionOutput::error)
       .def_ro("usage", &CompletionOutput::usage);
   nb::class_<RequestOutput>(m, "RequestOutput")
@@ -163,8 +167,10 @@ NB_MODULE(_core, m) {
             if (auto wrong = e.check(p)) raise(*wrong);
           },
           nb::arg("params"))
-      .def("encode", [](const Engine& e, const std::string& text) { return e.encode(text); }, nb::arg("text"))
-      .def("decode", [](const Engine& e, const std::vector<int32_t>& ids) { return e.decode(ids); }, nb::arg("ids"))
+      .def(
+          "encode", [](const Engine& e, const std::string& text) { return e.encode(text); }, nb::arg("text"))
+      .def(
+          "decode", [](const Engine& e, const std::vector<int32_t>& ids) { return e.decode(ids); }, nb::arg("ids"))
       .def("stats", &Engine::stats)
       .def_prop_ro("description", &Engine::description)
       .def_prop_ro("max_model_len", &Engine::max_model_len)

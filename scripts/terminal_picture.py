@@ -1,4 +1,4 @@
-"""Runs the README's commands and draws what they print as an SVG:  python scripts/terminal_picture.py docs/terminal.svg"""
+"""Runs the README's commands and draws what they print:  python scripts/terminal_picture.py docs/terminal.svg"""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 COMMANDS = [
     (["./deepinfer", "generate", "--quiet", "--prompt", "Once upon a time", "--max-tokens", "70"], None),
-    (["./deepinfer", "chat", "--quiet"], "What is 27 + 15?\nSort these words by the alphabet: nut, book, hat, muffin\n"),
+    (
+        ["./deepinfer", "chat", "--quiet"],
+        "What is 27 + 15?\nSort these words by the alphabet: nut, book, hat, muffin\n",
+    ),
 ]
 WIDTH, LINE, PAD = 92, 19, 16
 
@@ -40,7 +43,8 @@ def main(target: str) -> None:
     )
     Path(target).write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="{height}" viewBox="0 0 800 {height}" '
-        f'font-family="monospace" font-size="14">\n<rect width="100%" height="100%" rx="8" fill="#20222c"/>\n{body}</svg>\n'
+        f'font-family="monospace" font-size="14">\n'
+        f'<rect width="100%" height="100%" rx="8" fill="#20222c"/>\n{body}</svg>\n'
     )
 
 

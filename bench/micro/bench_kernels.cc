@@ -236,6 +236,11 @@ struct Sequence {
     const int64_t record = head_dim + head_dim / 32;
     fill(window, 134 * record);
     fill(records, rows * record);
+    for (std::vector<uint8_t>* v : {&window, &records}) {
+      for (size_t at = 0; at < v->size(); at += static_cast<size_t>(record)) {
+        std::fill_n(v->begin() + static_cast<int64_t>(at) + head_dim, head_dim / 32, uint8_t{120});
+      }
+    }
     global.main_block_bytes = 128 * (head_dim / 2 + head_dim / 16);
     global.index_block_bytes = 128 * (index_dim / 2 + index_dim / 32);
     const int64_t num_blocks = static_cast<int64_t>(blocks.size());

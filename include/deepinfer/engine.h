@@ -4,8 +4,8 @@
 //   auto id = engine->submit(request, [](const TokenEvent& e) { ... });
 //
 // Thread-safe. Events of one engine come one after the other from its own thread; a sink must not block for long and
-// must not call back into the engine except cancel(). Each choice of a request gets exactly one terminal event, whatever
-// happens, also when the engine is destroyed.
+// must not call back into the engine except cancel(). Each choice of a request gets exactly one terminal event,
+// whatever happens, also when the engine is destroyed.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ struct EngineOptions {
   std::string numerics = "fast";      // fast or vendor; fp32 and qat run on the reference backend, for comparison
   std::string backend;                // cpu (default) or ref
   int num_threads = 0;
-  int64_t max_model_len = 0;          // prompt and output tokens of one sequence
-  int max_num_seqs = 0;               // sequences that run together
-  int max_num_batched_tokens = 0;     // rows a step
-  double memory_fraction = 0.9;       // of the free memory, for the caches
-  int num_drafts = -1;                // drafts a step verifies at most; 0: no speculation
-  int truncation = -1;                // 0 off, 1 mask, 2 compact
+  int64_t max_model_len = 0;       // prompt and output tokens of one sequence
+  int max_num_seqs = 0;            // sequences that run together
+  int max_num_batched_tokens = 0;  // rows a step
+  double memory_fraction = 0.9;    // of the free memory, for the caches
+  int num_drafts = -1;             // drafts a step verifies at most; 0: no speculation
+  int truncation = -1;             // 0 off, 1 mask, 2 compact
   int64_t keep_tokens = 0;
-  int cache_mode = -1;                // default for requests that do not say: a CacheMode
-  double max_step_ms = 0;             // bound on a step that holds decode rows, kept by shrinking prefill chunks
-  uint64_t seed = 0;                  // seeds of requests without one derive from it
+  int cache_mode = -1;     // default for requests that do not say: a CacheMode
+  double max_step_ms = 0;  // bound on a step that holds decode rows, kept by shrinking prefill chunks
+  uint64_t seed = 0;       // seeds of requests without one derive from it
   bool log_statistics = false;
 };
 
@@ -67,7 +67,8 @@ class Engine {
 
   // All prompts together, in order; a request that fails has its error in its outputs. `progress` is called with the
   // number of finished choices; returning false cancels the rest.
-  virtual std::vector<RequestOutput> generate(std::vector<Request> requests, std::function<bool(int64_t)> progress = {}) = 0;
+  virtual std::vector<RequestOutput> generate(std::vector<Request> requests,
+                                              std::function<bool(int64_t)> progress = {}) = 0;
 
   virtual std::vector<int32_t> encode(const std::string& text) const = 0;  // control tokens in the text are matched
   virtual std::string decode(std::span<const int32_t> ids) const = 0;

@@ -1,7 +1,7 @@
 // What goes into the engine and what comes out of it.
 //
-//   A Request is one prompt with its parameters. It gives `sampling.n` choices. Every committed token is one TokenEvent;
-//   each choice ends with exactly one terminal event, which carries the reason and the usage.
+//   A Request is one prompt with its parameters. It gives `sampling.n` choices. Every committed token is one
+//   TokenEvent; each choice ends with exactly one terminal event, which carries the reason and the usage.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ const char* finish_reason_name(FinishReason reason);
 struct Request {
   std::vector<int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
-  std::string tenant;           // fairness between tenants; cached blocks are shared inside one tenant only
+  std::string tenant;  // fairness between tenants; cached blocks are shared inside one tenant only
 };
 
 struct TopLogprob {
@@ -38,24 +38,24 @@ struct TopLogprob {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0;
-  int64_t cached_tokens = 0;    // prompt tokens whose keys came from the prefix cache
-  int64_t replayed_tokens = 0;  // of these, tokens run again to rebuild window states
+  int64_t cached_tokens = 0;                        // prompt tokens whose keys came from the prefix cache
+  int64_t replayed_tokens = 0;                      // of these, tokens run again to rebuild window states
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // drafts verified, drafts accepted
-  int64_t steps = 0;            // decode steps
+  int64_t steps = 0;                                // decode steps
 };
 
 struct TokenEvent {
   uint64_t request = 0;
   int choice = 0;
-  int32_t token = -1;           // -1: a terminal event without a token
-  std::string text;             // what this token adds to the text; may be empty, may hold several characters
+  int32_t token = -1;  // -1: a terminal event without a token
+  std::string text;    // what this token adds to the text; may be empty, may hold several characters
   std::optional<float> logprob;
   std::vector<TopLogprob> top_logprobs;
   std::vector<std::optional<float>> prompt_logprobs;  // on the first event, if asked for: prompt tokens after the first
   FinishReason finish_reason = FinishReason::kNone;
-  std::string stop;             // the stop string that matched, if one did
+  std::string stop;  // the stop string that matched, if one did
   std::string error;
-  Usage usage;                  // on the terminal event
+  Usage usage;  // on the terminal event
 };
 
 struct CompletionOutput {

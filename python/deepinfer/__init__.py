@@ -1,10 +1,10 @@
 """DeepSeek-V4.1-Flash inference on CPUs and GPUs.
 
-    from deepinfer import LLM, SamplingParams
+from deepinfer import LLM, SamplingParams
 
-    llm = LLM()                                            # the built-in tiny model
-    for output in llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=40)):
-        print(output.outputs[0].text)
+llm = LLM()                                            # the built-in tiny model
+for output in llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=40)):
+    print(output.outputs[0].text)
 """
 
 from deepinfer.llm import LLM, Tokenizer

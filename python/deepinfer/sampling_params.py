@@ -53,8 +53,8 @@ class SamplingParams:
         """The engine's form of these parameters."""
         core = _core.SamplingParams()
         same = (
-            "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty ignore_eos max_tokens n "
-            "logprobs top_logprobs prompt_logprobs first_n_token_no_eos priority deadline_ms cache_salt"
+            "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty ignore_eos max_tokens "
+            "n logprobs top_logprobs prompt_logprobs first_n_token_no_eos priority deadline_ms cache_salt"
         )
         for name in same.split():
             _assign(core, name, getattr(self, name))

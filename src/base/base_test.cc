@@ -11,7 +11,8 @@ namespace deepinfer {
 namespace {
 
 TEST(Sha256, MatchesThePublishedAnswer) {
-  EXPECT_EQ(hex(sha256(std::as_bytes(std::span("abc", 3)))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256(std::as_bytes(std::span("abc", 3)))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST(Json, NamesTheOffsetAndLimitsTheDepth) {

@@ -12,10 +12,10 @@ namespace deepinfer {
 }  // namespace deepinfer
 
 // DI_CHECK(condition, "why {}", x)
-#define DI_CHECK(condition, ...)                                                                            \
-  do {                                                                                                      \
-    if (!(condition)) [[unlikely]]                                                                          \
-      ::deepinfer::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__));             \
+#define DI_CHECK(condition, ...)                                                                \
+  do {                                                                                          \
+    if (!(condition)) [[unlikely]]                                                              \
+      ::deepinfer::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 
 // Only in loops where the cost shows in a profile.

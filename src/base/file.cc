@@ -24,7 +24,7 @@ Result<File> File::open_read(const std::string& path) {
   f.path_ = path;
   f.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (f.fd_ < 0) return io_error(path, "open");
-  struct stat st {};
+  struct stat st{};
   if (::fstat(f.fd_, &st) != 0) return io_error(path, "stat");
   if (!S_ISREG(st.st_mode)) return fail(Code::kIo, "{}: not a regular file", path);
   f.size_ = st.st_size;
@@ -138,7 +138,7 @@ bool file_exists(const std::string& path) {
 }
 
 Result<int64_t> file_size(const std::string& path) {
-  struct stat st {};
+  struct stat st{};
   if (::stat(path.c_str(), &st) != 0) return io_error(path, "stat");
   return st.st_size;
 }

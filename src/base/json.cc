@@ -22,6 +22,8 @@ Result<value> parse_file(const std::string& path, std::size_t max_depth) {
   return v;
 }
 
-std::string dump(const value& v) { return boost::json::serialize(v); }
+std::string dump(const value& v) {
+  return boost::json::serialize(v);
+}
 
 }  // namespace deepinfer::json

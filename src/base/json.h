@@ -16,7 +16,8 @@ using boost::json::object;
 using boost::json::string;
 using boost::json::value;
 
-// Parses one document; the error names the byte offset. Depth is limited so that hostile nesting cannot use up the stack.
+// Parses one document; the error names the byte offset. Depth is limited so that hostile nesting cannot use up the
+// stack.
 Result<value> parse(std::string_view text, std::size_t max_depth = 64);
 Result<value> parse_file(const std::string& path, std::size_t max_depth = 64);
 std::string dump(const value& v);

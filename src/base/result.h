@@ -27,7 +27,9 @@ struct Error {
 };
 
 // Process exit code for an error: 2 for what the user can fix, 1 for the rest.
-inline int exit_code(const Error& e) { return e.code == Code::kInternal ? 1 : 2; }
+inline int exit_code(const Error& e) {
+  return e.code == Code::kInternal ? 1 : 2;
+}
 
 template <typename T = void>
 using Result = tl::expected<T, Error>;
@@ -41,13 +43,13 @@ template <typename... Args>
 #define DI_CONCAT_INNER(a, b) a##b
 #define DI_CONCAT(a, b) DI_CONCAT_INNER(a, b)
 #define DI_TRY(target, expression) DI_TRY_IMPL(DI_CONCAT(di_result_, __LINE__), target, expression)
-#define DI_TRY_IMPL(name, target, expression)                  \
-  auto name = (expression);                                    \
-  if (!name) return tl::unexpected(std::move(name).error());   \
+#define DI_TRY_IMPL(name, target, expression)                \
+  auto name = (expression);                                  \
+  if (!name) return tl::unexpected(std::move(name).error()); \
   target = std::move(*name)
 // DI_TRY_VOID(f()): return the error, if there is one.
-#define DI_TRY_VOID(expression)                                                                       \
-  do {                                                                                                \
+#define DI_TRY_VOID(expression)                                                                         \
+  do {                                                                                                  \
     if (auto di_result = (expression); !di_result) return tl::unexpected(std::move(di_result).error()); \
   } while (false)
 

@@ -23,7 +23,8 @@ inline void relax() {
 #endif
 }
 
-// About 50 us of pauses: longer than the gap between two kernels of a decode step, short enough to cost nothing when idle.
+// About 50 us of pauses: longer than the gap between two kernels of a decode step, short enough to cost nothing when
+// idle.
 constexpr int kSpins = 2000;
 // The caller waits for the slowest worker; past this it yields, so that an oversubscribed machine still makes progress.
 constexpr int kSpinsBeforeYield = 4000;
@@ -54,7 +55,9 @@ void ThreadPool::dispatch(Call call, void* body) {
   pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    { std::lock_guard lock(mutex_); }
+    {
+      std::lock_guard lock(mutex_);
+    }
     wake_.notify_all();
   }
   call(body, 0);

@@ -28,7 +28,8 @@ class ThreadPool {
   template <typename F>
   void run(F&& f) {
     using Body = std::remove_reference_t<F>;
-    dispatch([](void* body, int thread) { (*static_cast<Body*>(body))(thread); }, const_cast<void*>(static_cast<const void*>(&f)));
+    dispatch([](void* body, int thread) { (*static_cast<Body*>(body))(thread); },
+             const_cast<void*>(static_cast<const void*>(&f)));
   }
 
   // f(begin, end) over contiguous pieces of [0, count), one a thread; piece borders are multiples of `quantum`.

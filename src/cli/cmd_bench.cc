@@ -27,17 +27,21 @@ struct BenchOptions {
   bool prints_json = false;
 };
 
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
-std::vector<Request> make_requests(const BenchOptions& o, const engine::EngineImpl& engine, std::mt19937_64& rng, int output_tokens) {
+std::vector<Request> make_requests(const BenchOptions& o, const engine::EngineImpl& engine, std::mt19937_64& rng,
+                                   int output_tokens) {
   std::vector<Request> requests;
   std::vector<int32_t> text;
   if (!o.text.empty()) text = engine.encode(o.text);
   for (int i = 0; i < o.prompts; ++i) {
     Request r;
     for (int t = 0; t < o.prompt_tokens; ++t) {
-      r.prompt.push_back(text.empty() ? static_cast<int32_t>(3 + rng() % static_cast<uint64_t>(engine.config().vocab_size - 3))
-                                      : text[static_cast<size_t>(t) % text.size()]);
+      r.prompt.push_back(text.empty()
+                             ? static_cast<int32_t>(3 + rng() % static_cast<uint64_t>(engine.config().vocab_size - 3))
+                             : text[static_cast<size_t>(t) % text.size()]);
     }
     r.sampling.temperature = o.temperature;
     r.sampling.max_tokens = output_tokens;
@@ -73,7 +77,8 @@ Result<Figures> measure(const BenchOptions& o, engine::EngineImpl& engine, std::
   f.decode_tokens_s = static_cast<double>(o.prompts) * (o.output_tokens - 1) / decode_s;
   auto drafted = static_cast<double>(after.drafted_tokens - before.drafted_tokens);
   f.accepted = drafted > 0 ? static_cast<double>(after.accepted_tokens - before.accepted_tokens) / drafted : 0;
-  double busy = after.forward_ms + after.sampling_ms + after.draft_ms - before.forward_ms - before.sampling_ms - before.draft_ms;
+  double busy =
+      after.forward_ms + after.sampling_ms + after.draft_ms - before.forward_ms - before.sampling_ms - before.draft_ms;
   f.gap_share = (after.idle_ms - before.idle_ms) / std::max(1e-9, busy);
   return f;
 }
@@ -88,7 +93,7 @@ Result<void> bench(BenchOptions& o) {
     DI_TRY(Figures f, measure(o, *engine, rng));
     runs.push_back(f);
   }
-  auto median = [&](double Figures::*field) {
+  auto median = [&](double Figures::* field) {
     std::vector<double> values;
     for (const Figures& f : runs) values.push_back(f.*field);
     std::sort(values.begin(), values.end());
@@ -109,8 +114,10 @@ Result<void> bench(BenchOptions& o) {
                             .c_str());
     return {};
   }
-  std::printf("prefill %.1f tokens/s, decode %.1f tokens/s, drafts accepted %.0f %%, idle between steps %.1f %% (median of %d)\n", prefill,
-              decode, 100 * accepted, 100 * gap, o.repeats);
+  std::printf(
+      "prefill %.1f tokens/s, decode %.1f tokens/s, drafts accepted %.0f %%, idle between steps %.1f %% (median of "
+      "%d)\n",
+      prefill, decode, 100 * accepted, 100 * gap, o.repeats);
   return {};
 }
 
@@ -123,7 +130,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--prompts", o->prompts)->capture_default_str()->check(CLI::Range(1, 100000));
   command->add_option("--prompt-tokens", o->prompt_tokens)->capture_default_str()->check(CLI::Range(1, 1 << 20));
   command->add_option("--output-tokens", o->output_tokens)->capture_default_str()->check(CLI::Range(2, 1 << 20));
-  command->add_option("--concurrency", o->concurrency, "sequences that run together")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--concurrency", o->concurrency, "sequences that run together")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   command->add_option("--repeats", o->repeats)->capture_default_str()->check(CLI::Range(1, 1000));
   command->add_option("--seed", o->seed, "of the random prompts")->capture_default_str();
   command->add_option("--temperature", o->temperature)->capture_default_str();

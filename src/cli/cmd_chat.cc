@@ -11,8 +11,8 @@
 #include <iostream>
 #include <mutex>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include "base/json.h"
 #include "cli/command.h"
@@ -34,12 +34,17 @@ std::atomic<bool> interrupted{false};
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 class ChatSession {
  public:
   ChatSession(engine::EngineImpl& engine, const ChatOptionsCli& options)
-      : engine_(engine), sampling_(options.sampling.get()), is_terminal_(isatty(STDOUT_FILENO) != 0), thinks_(options.thinks) {
+      : engine_(engine),
+        sampling_(options.sampling.get()),
+        is_terminal_(isatty(STDOUT_FILENO) != 0),
+        thinks_(options.thinks) {
     set_system(options.system);
   }
 
@@ -157,10 +162,12 @@ class ChatSession {
     if (!is_terminal_) return;
     double seconds = std::max(1e-6, seconds_since(first_token));
     double first_ms = std::chrono::duration<double, std::milli>(first_token - begin).count();
-    std::printf("\033[2m%lld tokens, %.1f tokens/s, first after %.0f ms, prompt %lld (%lld cached)", static_cast<long long>(u.completion_tokens),
-                static_cast<double>(u.completion_tokens) / seconds, first_ms, static_cast<long long>(u.prompt_tokens),
-                static_cast<long long>(u.cached_tokens));
-    if (u.drafted_tokens > 0) std::printf(", drafts accepted %.0f %%", 100.0 * static_cast<double>(u.accepted_tokens) / static_cast<double>(u.drafted_tokens));
+    std::printf("\033[2m%lld tokens, %.1f tokens/s, first after %.0f ms, prompt %lld (%lld cached)",
+                static_cast<long long>(u.completion_tokens), static_cast<double>(u.completion_tokens) / seconds,
+                first_ms, static_cast<long long>(u.prompt_tokens), static_cast<long long>(u.cached_tokens));
+    if (u.drafted_tokens > 0)
+      std::printf(", drafts accepted %.0f %%",
+                  100.0 * static_cast<double>(u.accepted_tokens) / static_cast<double>(u.drafted_tokens));
     std::printf("\033[0m\n");
   }
 
@@ -175,7 +182,7 @@ class ChatSession {
 Result<void> chat(ChatOptionsCli& options) {
   if (!isatty(STDERR_FILENO)) options.engine.is_quiet = true;
   DI_TRY(auto engine, options.engine.make());
-  struct sigaction action {};  // without SA_RESTART, so that Ctrl-C at the prompt leaves getline
+  struct sigaction action{};  // without SA_RESTART, so that Ctrl-C at the prompt leaves getline
   action.sa_handler = [](int) { interrupted = true; };
   sigaction(SIGINT, &action, nullptr);
   return ChatSession(*engine, options).loop();

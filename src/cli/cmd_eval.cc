@@ -64,7 +64,9 @@ Result<std::vector<Item>> read_items(const EvalOptions& options) {
   std::map<std::string, int> taken;
   std::vector<Item> items;
   for (const json::value& v : lines) {
-    Item item{.task = std::string(v.at("task").as_string()), .prompt = id_list(v.at("prompt_ids")), .answer = id_list(v.at("answer_ids"))};
+    Item item{.task = std::string(v.at("task").as_string()),
+              .prompt = id_list(v.at("prompt_ids")),
+              .answer = id_list(v.at("answer_ids"))};
     if (taken[item.task]++ < options.per_task) items.push_back(std::move(item));
   }
   return items;
@@ -131,7 +133,8 @@ Result<double> mean_accepted(engine::EngineImpl& engine, const EvalOptions& opti
 }
 
 Result<void> eval(EvalOptions& options) {
-  if (options.tasks != "tiny") return fail(Code::kInvalid, "--tasks {}: the only set of tasks is 'tiny'", options.tasks);
+  if (options.tasks != "tiny")
+    return fail(Code::kInvalid, "--tasks {}: the only set of tasks is 'tiny'", options.tasks);
   if (options.prints_json) options.engine.is_quiet = true;
   if (options.directory.empty()) options.directory = embedded_model() + "/../../eval/tiny";
   DI_TRY(auto items, read_items(options));
@@ -169,7 +172,8 @@ void add_eval(CLI::App& app, int& exit_code) {
   command->add_option("--data", options->directory, "directory with items.jsonl and stories.jsonl; default: eval/tiny");
   command->add_option("--per-task", options->per_task, "items a task at most")->capture_default_str();
   command->add_option("--stories", options->num_stories, "stories for the acceptance figure")->capture_default_str();
-  command->add_flag("--json", options->prints_json, "print {task: teacher-forced accuracy, generated: {...}, accepted_a_round}");
+  command->add_flag("--json", options->prints_json,
+                    "print {task: teacher-forced accuracy, generated: {...}, accepted_a_round}");
   command->callback([options, &exit_code] {
     if (auto done = eval(*options); !done) exit_code = report(done.error());
   });

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <mutex>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -37,7 +37,8 @@ struct Prompt {
 Result<std::vector<int32_t>> read_ids(const std::string& path) {
   DI_TRY(json::value document, json::parse_file(path));
   const json::value* list = &document;
-  if (document.is_array() && !document.as_array().empty() && !document.as_array()[0].is_number()) list = &document.as_array()[0];
+  if (document.is_array() && !document.as_array().empty() && !document.as_array()[0].is_number())
+    list = &document.as_array()[0];
   if (list->is_object() && list->as_object().contains("ids")) list = &list->as_object().at("ids");
   if (!list->is_array()) return fail(Code::kInvalid, "{}: a list of token ids was expected", path);
   std::vector<int32_t> ids;
@@ -76,20 +77,25 @@ json::value to_json(const RequestOutput& output, const Prompt& prompt) {
   json::object o;
   o["prompt_ids"] = json::array(output.prompt_token_ids.begin(), output.prompt_token_ids.end());
   o["ids"] = json::array(c.token_ids.begin(), c.token_ids.end());
-  text::ParsedOutput parsed = prompt.is_chat ? text::parse_output(c.text, prompt.format) : text::ParsedOutput{.content = c.text};
+  text::ParsedOutput parsed =
+      prompt.is_chat ? text::parse_output(c.text, prompt.format) : text::ParsedOutput{.content = c.text};
   o["text"] = parsed.content;
   o["reasoning"] = parsed.reasoning ? json::value(*parsed.reasoning) : json::value(nullptr);
   json::array calls;
-  for (const auto& call : parsed.calls) calls.push_back(json::object{{"name", call.name}, {"arguments", call.arguments}});
+  for (const auto& call : parsed.calls)
+    calls.push_back(json::object{{"name", call.name}, {"arguments", call.arguments}});
   o["tool_calls"] = std::move(calls);
   o["finish_reason"] = finish_reason_name(c.finish_reason);
   json::array logprobs;
   for (const auto& l : c.logprobs) logprobs.push_back(l ? json::value(*l) : json::value(nullptr));
   o["logprobs"] = std::move(logprobs);
   const Usage& u = c.usage;
-  o["stats"] = json::object{{"prompt_tokens", u.prompt_tokens},     {"completion_tokens", u.completion_tokens},
-                            {"cached_tokens", u.cached_tokens},     {"replayed_tokens", u.replayed_tokens},
-                            {"drafted_tokens", u.drafted_tokens},   {"accepted_tokens", u.accepted_tokens},
+  o["stats"] = json::object{{"prompt_tokens", u.prompt_tokens},
+                            {"completion_tokens", u.completion_tokens},
+                            {"cached_tokens", u.cached_tokens},
+                            {"replayed_tokens", u.replayed_tokens},
+                            {"drafted_tokens", u.drafted_tokens},
+                            {"accepted_tokens", u.accepted_tokens},
                             {"steps", u.steps}};
   return o;
 }

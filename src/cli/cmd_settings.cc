@@ -12,7 +12,8 @@ namespace deepinfer {
 
 void add_settings(CLI::App& app, int& exit_code) {
   auto prints_table = std::make_shared<bool>(false);  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("settings", "check the DEEPINFER_* variables; --markdown prints every known setting");
+  CLI::App* command =
+      app.add_subcommand("settings", "check the DEEPINFER_* variables; --markdown prints every known setting");
   command->add_flag("--markdown", *prints_table, "print docs/settings.md");
   command->callback([prints_table, &exit_code] {
     if (*prints_table) {

@@ -31,14 +31,21 @@ void EngineFlags::add_to(CLI::App& command) {
   command.add_option("--threads", options.num_threads, "threads; default: all available")->check(CLI::Range(1, 4096));
   command.add_option("--numerics", options.numerics, "fast, vendor, qat or fp32")->capture_default_str();
   command.add_option("--backend", options.backend, "cpu or ref");
-  command.add_option("--max-model-len", options.max_model_len, "context length; default: what memory allows")->check(CLI::PositiveNumber);
+  command.add_option("--max-model-len", options.max_model_len, "context length; default: what memory allows")
+      ->check(CLI::PositiveNumber);
   command.add_option("--max-num-seqs", options.max_num_seqs, "sequences that run together")->check(CLI::Range(1, 4096));
-  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step")->check(CLI::Range(1, 1 << 20));
-  command.add_option("--drafts", options.num_drafts, "drafts a step verifies at most; 0: no speculation")->check(CLI::Range(0, 32));
-  command.add_option("--truncation", truncation, "prompt rows of the decoder half: off or compact")->check(CLI::IsMember({"off", "compact"}));
-  command.add_option("--keep-tokens", options.keep_tokens, "prompt rows that compact keeps")->check(CLI::PositiveNumber);
-  command.add_option("--cache-mode", cache_mode, "bounded, exact or off")->check(CLI::IsMember({"bounded", "exact", "off"}));
-  command.add_option("--max-step-ms", options.max_step_ms, "bound on a step that holds decode rows")->check(CLI::NonNegativeNumber);
+  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--drafts", options.num_drafts, "drafts a step verifies at most; 0: no speculation")
+      ->check(CLI::Range(0, 32));
+  command.add_option("--truncation", truncation, "prompt rows of the decoder half: off or compact")
+      ->check(CLI::IsMember({"off", "compact"}));
+  command.add_option("--keep-tokens", options.keep_tokens, "prompt rows that compact keeps")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--cache-mode", cache_mode, "bounded, exact or off")
+      ->check(CLI::IsMember({"bounded", "exact", "off"}));
+  command.add_option("--max-step-ms", options.max_step_ms, "bound on a step that holds decode rows")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--engine-seed", options.seed, "seeds of requests without one derive from it");
   command.add_flag("--quiet", is_quiet, "do not print configuration and memory plan");
   command.add_flag("--download", downloads, "download a hub name that is not in the cache");
@@ -47,8 +54,10 @@ void EngineFlags::add_to(CLI::App& command) {
 Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
   DI_TRY(engine::Settings settings, engine::read_settings());
   if (options.model.empty()) options.model = embedded_model();
-  if (options.model.empty()) return fail(Code::kNotFound, "--model is missing and models/tiny was not found beside the program");
-  DI_TRY(options.model, downloads ? weights::resolve_or_download_model(options.model) : weights::resolve_model(options.model));
+  if (options.model.empty())
+    return fail(Code::kNotFound, "--model is missing and models/tiny was not found beside the program");
+  DI_TRY(options.model,
+         downloads ? weights::resolve_or_download_model(options.model) : weights::resolve_model(options.model));
   if (!truncation.empty()) options.truncation = truncation == "off" ? 0 : 2;
   if (!cache_mode.empty()) options.cache_mode = cache_mode == "bounded" ? 0 : cache_mode == "exact" ? 1 : 2;
   DI_TRY(auto engine, engine::EngineImpl::create(options, settings));
@@ -70,7 +79,8 @@ void SamplingFlags::add_to(CLI::App& command) {
   command.add_option("-n", params.n, "answers from one prompt")->capture_default_str();
   command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token");
   command.add_flag("--logprobs", params.logprobs, "log-probabilities of the chosen tokens (with --json)");
-  command.add_option("--top-logprobs", params.top_logprobs, "alternatives per token (with --json)")->capture_default_str();
+  command.add_option("--top-logprobs", params.top_logprobs, "alternatives per token (with --json)")
+      ->capture_default_str();
 }
 
 SamplingParams SamplingFlags::get() const {

@@ -13,7 +13,8 @@ class App;
 
 namespace deepinfer {
 
-// models/tiny of this source tree or installation: beside the working directory or above the binary; empty if not found.
+// models/tiny of this source tree or installation: beside the working directory or above the binary; empty if not
+// found.
 std::string embedded_model();
 
 // Adds --model, --threads, --numerics, --backend, --max-model-len, --max-num-seqs, --max-num-batched-tokens, --drafts,

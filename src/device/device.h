@@ -34,7 +34,8 @@ class Stream {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  DeviceBuffer(void* data, int64_t bytes, void (*release)(void*, int64_t)) : data_(data), bytes_(bytes), release_(release) {}
+  DeviceBuffer(void* data, int64_t bytes, void (*release)(void*, int64_t))
+      : data_(data), bytes_(bytes), release_(release) {}
   DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     swap(other);
@@ -61,8 +62,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;
-  virtual int64_t free_memory() const = 0;                            // bytes available to this process now
-  virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;           // zeroed; kExhausted with both numbers if it does not fit
+  virtual int64_t free_memory() const = 0;                   // bytes available to this process now
+  virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;  // zeroed; kExhausted with both numbers if it does not fit
   virtual std::unique_ptr<Stream> create_stream(int num_threads) = 0;  // num_threads: CPU only, 0 = all available
 };
 

@@ -10,7 +10,8 @@ Result<Backend> choose_backend(const std::string& numerics, const std::string& b
   if (name == "cuda") return fail(Code::kUnsupported, "backend is 'cuda': this binary was built without CUDA");
   if (name != "ref" && name != "cpu") return fail(Code::kInvalid, "backend is '{}'; allowed: ref, cpu, cuda", name);
   if (is_exact && name != "ref") return fail(Code::kInvalid, "numerics '{}' exists on the ref backend only", numerics);
-  return Backend{*parsed, [n = *parsed, name] { return name == "ref" ? kernels::make_ref_ops(n) : kernels::make_cpu_ops(n); }};
+  return Backend{*parsed,
+                 [n = *parsed, name] { return name == "ref" ? kernels::make_ref_ops(n) : kernels::make_cpu_ops(n); }};
 }
 
 }  // namespace deepinfer

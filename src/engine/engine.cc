@@ -32,7 +32,8 @@ namespace engine {
 namespace {
 
 int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 std::string random_bytes(size_t n) {
@@ -43,7 +44,8 @@ std::string random_bytes(size_t n) {
 }
 
 // Everything that makes cached rows of one engine unusable to another.
-Result<cache::Digest> cache_namespace(const weights::Checkpoint& checkpoint, const EngineOptions& options, kernels::Ops& ops) {
+Result<cache::Digest> cache_namespace(const weights::Checkpoint& checkpoint, const EngineOptions& options,
+                                      kernels::Ops& ops) {
   DI_TRY(std::string tokenizer, read_file(options.tokenizer + "/tokenizer.json"));
   std::string model = config_json(checkpoint.config());
   std::string index_path = checkpoint.directory() + "/model.safetensors.index.json";
@@ -52,9 +54,10 @@ Result<cache::Digest> cache_namespace(const weights::Checkpoint& checkpoint, con
     model += index;
   }
   auto digest = [](const std::string& text) { return hex(sha256(std::as_bytes(std::span(text)))); };
-  return cache::namespace_digest({.model_digest = digest(model),
-                                  .kv_format = fmt::format("{} {}", kernels::numerics_name(ops.numerics()), ops.description()),
-                                  .tokenizer_digest = digest(tokenizer)});
+  return cache::namespace_digest(
+      {.model_digest = digest(model),
+       .kv_format = fmt::format("{} {}", kernels::numerics_name(ops.numerics()), ops.description()),
+       .tokenizer_digest = digest(tokenizer)});
 }
 
 }  // namespace
@@ -76,24 +79,28 @@ Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& opti
   return engine;
 }
 
-EngineImpl::EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options, const Settings& settings)
+EngineImpl::EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options,
+                       const Settings& settings)
     : options_(options), settings_(settings), checkpoint_(std::move(checkpoint)), tokenizer_(std::move(tokenizer)) {}
 
 Result<void> EngineImpl::build() {
   if (!config().engram_layer_ids.empty()) {
     text::CompressedVocabulary compressed = text::compress_vocabulary(tokenizer_);
     if (compressed.size != config().engram_compressed_vocab_size) {
-      return fail(Code::kInvalid, "the tokenizer gives {} compressed ids; config.json's engram_compressed_vocab_size is {}", compressed.size,
-                  config().engram_compressed_vocab_size);
+      return fail(Code::kInvalid,
+                  "the tokenizer gives {} compressed ids; config.json's engram_compressed_vocab_size is {}",
+                  compressed.size, config().engram_compressed_vocab_size);
     }
     compressed_ids_ = std::move(compressed.ids);
   }
   int num_threads = options_.num_threads > 0 ? options_.num_threads : available_threads();
   if (settings_.accelerator == "nvidia") {
-    return fail(Code::kUnsupported, "DEEPINFER_ACCELERATOR is 'nvidia': this build has no CUDA backend; use cpu or auto");
+    return fail(Code::kUnsupported,
+                "DEEPINFER_ACCELERATOR is 'nvidia': this build has no CUDA backend; use cpu or auto");
   }
   DI_TRY(Backend backend, choose_backend(options_.numerics, options_.backend));
-  DI_TRY(plan_, plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads, make_cpu_device()->free_memory()));
+  DI_TRY(plan_, plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads,
+                            make_cpu_device()->free_memory()));
   for (const auto& spec : checkpoint_.specs()) {
     auto bytes = weights::slice_bytes(spec, checkpoint_.whole(spec));
     plan_.weight_bytes += bytes.codes + bytes.scales;
@@ -125,7 +132,9 @@ Result<void> EngineImpl::build() {
                                       .num_drafts = plan_.num_drafts,
                                       .confidence_temperature = settings_.confidence_temperature}));
 
-  auto halo = [&](int layers) { return round_up(config().sliding_window + int64_t{layers - 1} * (config().sliding_window - 1), 128); };
+  auto halo = [&](int layers) {
+    return round_up(config().sliding_window + int64_t{layers - 1} * (config().sliding_window - 1), 128);
+  };
   int boundary = config().boundary_layer() < 0 ? config().num_hidden_layers : config().boundary_layer();
   sched::SchedulerConfig sc{.max_rows = plan_.max_rows,
                             .max_logit_rows = plan_.max_logit_rows,
@@ -162,8 +171,8 @@ EngineImpl::~EngineImpl() {
 }
 
 std::string EngineImpl::description() const {
-  std::string text = fmt::format("model      {}, {} layers, hidden {}, {} experts\n", checkpoint_.directory(), config().num_hidden_layers,
-                                 config().hidden_size, config().n_routed_experts);
+  std::string text = fmt::format("model      {}, {} layers, hidden {}, {} experts\n", checkpoint_.directory(),
+                                 config().num_hidden_layers, config().hidden_size, config().n_routed_experts);
   model::Rank& rank = (*ranks_)[0];
   text += fmt::format("device     {}, {}, numerics {}\n", rank.device->description(), rank.ops->description(),
                       kernels::numerics_name(rank.ops->numerics()));
@@ -182,14 +191,17 @@ CacheMode EngineImpl::cache_mode_of(const SamplingParams& p) const {
 }
 
 std::optional<Failure> EngineImpl::check(const SamplingParams& params) const {
-  auto valid = sampling::validate(params, {.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = 1});
+  auto valid = sampling::validate(
+      params, {.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = 1});
   if (valid && params.so_args) valid = fail(Code::kUnsupported, "so_args: this build has no grammar engine");
   if (valid) return std::nullopt;
   return Failure{true, valid.error().message};
 }
 
 Result<std::unique_ptr<RequestState>> EngineImpl::accept(Request request, Sink sink) const {
-  sampling::Limits limits{.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = static_cast<int64_t>(request.prompt.size())};
+  sampling::Limits limits{.vocab = config().vocab_size,
+                          .context_length = plan_.max_model_len,
+                          .prompt_length = static_cast<int64_t>(request.prompt.size())};
   if (request.prompt.empty()) return fail(Code::kInvalid, "prompt is empty; at least one token is needed");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     int32_t id = request.prompt[i];
@@ -198,8 +210,8 @@ Result<std::unique_ptr<RequestState>> EngineImpl::accept(Request request, Sink s
     }
   }
   if (limits.prompt_length >= plan_.max_model_len) {
-    return fail(Code::kInvalid, "the prompt has {} tokens; the context length is {}, one of them for the answer", limits.prompt_length,
-                plan_.max_model_len);
+    return fail(Code::kInvalid, "the prompt has {} tokens; the context length is {}, one of them for the answer",
+                limits.prompt_length, plan_.max_model_len);
   }
   DI_TRY_VOID(sampling::validate(request.sampling, limits));
   if (request.sampling.so_args) return fail(Code::kUnsupported, "so_args: this build has no grammar engine");
@@ -240,7 +252,8 @@ std::shared_ptr<const SequenceSpec> EngineImpl::make_spec(const RequestState& st
     for (int32_t id = first; id <= std::min(last, config().vocab_size - 1); ++id) banned.push_back(id);
   }
   auto spec = std::make_shared<SequenceSpec>();
-  spec->params = sampling::make_row_params(p, {.eos_id = config().eos_token_id, .banned = banned, .force_top_k = settings_.sampler_force_topk});
+  spec->params = sampling::make_row_params(
+      p, {.eos_id = config().eos_token_id, .banned = banned, .force_top_k = settings_.sampler_force_topk});
   spec->draft_params = sampling::draft_params(spec->params, kDraftSupport);
   spec->seed = p.seed ? *p.seed : sampling::derive_seed(options_.seed, std::to_string(state.id));
   spec->choice = static_cast<uint32_t>(choice);
@@ -270,7 +283,9 @@ sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const Ch
   constexpr int64_t kFarMs = int64_t{1} << 40;  // 34 years: later than anything, and far from an overflow
   if (p.deadline_ms) s.deadline_us = now + std::min(*p.deadline_ms, kFarMs) * 1000;
   CacheMode mode = cache_mode_of(p);
-  s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact : mode == CacheMode::kOff ? sched::ReuseMode::kOff : sched::ReuseMode::kBounded;
+  s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact
+            : mode == CacheMode::kOff ? sched::ReuseMode::kOff
+                                      : sched::ReuseMode::kBounded;
   s.all_logits = p.prompt_logprobs;
   s.keep_tokens = p.prompt_logprobs ? 0 : plan_.keep_tokens;
   if (choice.index > 0) s.leader = state.choices.front()->seq;
@@ -283,7 +298,9 @@ std::vector<int32_t> EngineImpl::encode(const std::string& text) const {
   return ids;
 }
 
-std::string EngineImpl::decode(std::span<const int32_t> ids) const { return tokenizer_.decode(ids); }
+std::string EngineImpl::decode(std::span<const int32_t> ids) const {
+  return tokenizer_.decode(ids);
+}
 
 EngineStats EngineImpl::stats() const {
   std::lock_guard lock(mutex_);
@@ -343,7 +360,8 @@ void EngineImpl::schedule_loop() {
       std::optional<int64_t> deadline = scheduler_->next_deadline_us();
       // A deadline takes effect when a step is planned; with all steps planned, their results come first.
       if (deadline && unfinished_jobs_ < ahead) {
-        scheduling_.wait_for(lock, std::chrono::microseconds(std::clamp<int64_t>(*deadline - now_us(), 0, kLongestWaitUs)), ready);
+        scheduling_.wait_for(
+            lock, std::chrono::microseconds(std::clamp<int64_t>(*deadline - now_us(), 0, kLongestWaitUs)), ready);
       } else {
         scheduling_.wait(lock, ready);
       }
@@ -373,7 +391,10 @@ void EngineImpl::schedule_loop() {
   for (ChoiceState* c : open) end_choice(*c, FinishReason::kCancelled, "the engine was closed");
   for (auto& state : inbox_) {
     for (int i = 0; i < state->request.sampling.n; ++i) {
-      state->sink({.request = state->id, .choice = i, .finish_reason = FinishReason::kCancelled, .error = "the engine was closed"});
+      state->sink({.request = state->id,
+                   .choice = i,
+                   .finish_reason = FinishReason::kCancelled,
+                   .error = "the engine was closed"});
     }
   }
 }
@@ -412,7 +433,8 @@ void EngineImpl::dispatch() {
     auto it = choices_.find(static_cast<int32_t>(seq));
     if (it == choices_.end()) continue;
     bool late = reason == sched::EndReason::kDeadline;
-    end_choice(*it->second, late ? FinishReason::kDeadline : FinishReason::kCancelled, late ? "the deadline passed" : "");
+    end_choice(*it->second, late ? FinishReason::kDeadline : FinishReason::kCancelled,
+               late ? "the deadline passed" : "");
   }
   for (const auto& start : job.plan.starts) {
     auto tokens = scheduler_->tokens(start.seq);
@@ -432,7 +454,8 @@ void EngineImpl::dispatch() {
 }
 
 void EngineImpl::commit(const StepResult& result) {
-  if (result.num_rows > 0) scheduler_->observe(result.num_rows, result.forward_us + result.sampling_us + result.draft_us);
+  if (result.num_rows > 0)
+    scheduler_->observe(result.num_rows, result.forward_us + result.sampling_us + result.draft_us);
   for (const RunResult& run : result.runs) commit_run(run);
   if (options_.log_statistics && settings_.logging_interval_steps > 0 &&
       result.step % static_cast<uint64_t>(settings_.logging_interval_steps) == 0) {
@@ -518,7 +541,8 @@ void EngineImpl::publish(ChoiceState& choice, const sampling::TokenReport& repor
   }
   choice.num_output += 1;
   if (choice.spec->wants_logprobs) {
-    event.logprob = choice.spec->params.logprob_kind == LogprobKind::kRaw ? report.raw_logprob : report.processed_logprob;
+    event.logprob =
+        choice.spec->params.logprob_kind == LogprobKind::kRaw ? report.raw_logprob : report.processed_logprob;
     for (const auto& top : report.top) event.top_logprobs.push_back({top.id, top.logprob});
   }
   if (choice.num_output == 1) event.prompt_logprobs = std::move(choice.prompt_logprobs);
@@ -563,9 +587,10 @@ void EngineImpl::count(const ChoiceState& choice) {
 
 void EngineImpl::log_statistics() {
   EngineStats s = stats();
-  spdlog::info("step {}: {} running, {} waiting, {} of {} blocks free, {:.2f} rows a step, {} of {} drafts accepted", s.steps, s.num_running,
-               s.num_waiting, s.blocks_available, s.blocks, static_cast<double>(s.rows) / static_cast<double>(std::max<int64_t>(1, s.steps)),
-               s.accepted_tokens, s.drafted_tokens);
+  spdlog::info("step {}: {} running, {} waiting, {} of {} blocks free, {:.2f} rows a step, {} of {} drafts accepted",
+               s.steps, s.num_running, s.num_waiting, s.blocks_available, s.blocks,
+               static_cast<double>(s.rows) / static_cast<double>(std::max<int64_t>(1, s.steps)), s.accepted_tokens,
+               s.drafted_tokens);
 }
 
 }  // namespace engine

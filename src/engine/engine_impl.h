@@ -51,7 +51,8 @@ class EngineImpl final : public Engine {
  private:
   static constexpr size_t kStepsAhead = 2;
 
-  EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options, const Settings& settings);
+  EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options,
+             const Settings& settings);
   Result<void> build();
   Result<std::unique_ptr<RequestState>> accept(Request request, Sink sink) const;
   std::shared_ptr<const SequenceSpec> make_spec(const RequestState& state, int choice) const;

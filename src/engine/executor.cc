@@ -53,7 +53,8 @@ Result<std::unique_ptr<Executor>> Executor::create(Parts parts) {
   std::unique_ptr<Executor> executor(new Executor(std::move(parts)));
   executor->memory_ = std::move(memory);
   Arena arena(executor->memory_.data(), bytes);
-  BufferPlan p = plan_buffers(arena, executor->config_, executor->parts_.max_logit_rows, executor->parts_.max_sequences);
+  BufferPlan p =
+      plan_buffers(arena, executor->config_, executor->parts_.max_logit_rows, executor->parts_.max_sequences);
   executor->logits_ = p.logits;
   executor->draft_output_ = {p.draft_logits, p.draft_tokens, p.confidence};
   return executor;
@@ -83,7 +84,11 @@ StepResult Executor::execute(StepJob job) {
 }
 
 void Executor::start(const sched::PlannedStart& start, StartData data) {
-  Sequence s{.epoch = start.epoch, .slot = start.slot, .spec = std::move(data.spec), .tokens = std::move(data.tokens), .blocks = start.blocks};
+  Sequence s{.epoch = start.epoch,
+             .slot = start.slot,
+             .spec = std::move(data.spec),
+             .tokens = std::move(data.tokens),
+             .blocks = start.blocks};
   if (start.fork_slot >= 0) {
     parts_.states->copy_slot(*parts_.stream, start.slot, start.fork_slot);
   } else {
@@ -107,10 +112,15 @@ void Executor::bind(const sched::StepPlan& plan) {
   context_.clear();
   for (const sched::PlannedRun& run : plan.runs) {
     auto it = sequences_.find(static_cast<int32_t>(run.seq));
-    DI_CHECK(it != sequences_.end() && it->second.epoch == run.epoch, "run of an unknown sequence {}", static_cast<int>(run.seq));
+    DI_CHECK(it != sequences_.end() && it->second.epoch == run.epoch, "run of an unknown sequence {}",
+             static_cast<int>(run.seq));
     Sequence& s = it->second;
     s.blocks.insert(s.blocks.end(), run.new_blocks.begin(), run.new_blocks.end());
-    Bound b{.run = &run, .sequence = &s, .row_begin = static_cast<int>(ids_.size()), .num_rows = run.rows, .first_pos = run.first_pos};
+    Bound b{.run = &run,
+            .sequence = &s,
+            .row_begin = static_cast<int>(ids_.size()),
+            .num_rows = run.rows,
+            .first_pos = run.first_pos};
     if (run.decode) {
       b.num_rows = std::min<int>(run.rows, 1 + static_cast<int>(s.drafts.size()));
       b.first_pos = static_cast<int64_t>(s.tokens.size()) - 1;
@@ -143,7 +153,8 @@ void Executor::forward() {
                      .window_floor = b.run->window_floor,
                      .write_floor = b.run->write_floor,
                      .keep_from = b.run->kept_from,
-                     .context = std::span(context_).subspan(static_cast<size_t>(b.context_begin), static_cast<size_t>(b.context_size))});
+                     .context = std::span(context_).subspan(static_cast<size_t>(b.context_begin),
+                                                            static_cast<size_t>(b.context_size))});
   }
   model::ForwardBatch batch{.sequences = rows_, .ids = ids_, .logit_rows = logit_rows_};
   parts_.model->forward(batch, logits_.row_range(0, static_cast<int64_t>(logit_rows_.size())));
@@ -178,7 +189,8 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     worker.logits.push_back(logits_.f32(b.logit_begin + b.num_logits - rows + k));
     auto produced = s.output.size() + static_cast<size_t>(k);
     if (!spec.golden.empty()) worker.golden.push_back(produced < spec.golden.size() ? spec.golden[produced] : -1);
-    if (k + 1 < rows && spec.verify_mode != sampling::VerifyMode::kNoise) worker.laws.push_back(&s.draft_laws[static_cast<size_t>(k)]);
+    if (k + 1 < rows && spec.verify_mode != sampling::VerifyMode::kNoise)
+      worker.laws.push_back(&s.draft_laws[static_cast<size_t>(k)]);
   }
   sampling::VerifyRequest request{.mode = spec.verify_mode,
                                   .params = &spec.params,
@@ -213,7 +225,10 @@ void Executor::report_prompt(const Bound& b, Worker& worker, RunResult& result) 
   for (int i = 0; i < b.num_rows; ++i) {
     int64_t target = b.first_pos + i + 1;
     if (target >= s.spec->prompt_length) break;
-    sampling::Row row{.logits = logits_.f32(b.logit_begin + i), .vocab = config_.vocab_size, .params = &s.spec->params, .counts = &s.counts};
+    sampling::Row row{.logits = logits_.f32(b.logit_begin + i),
+                      .vocab = config_.vocab_size,
+                      .params = &s.spec->params,
+                      .counts = &s.counts};
     sampling::TokenReport report;
     auto done = sampling::sample_row(row, {}, s.tokens[static_cast<size_t>(target)], worker.workspace.row, &report);
     if (!done) {
@@ -280,7 +295,8 @@ void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
                         .counts = &s.counts,
                         .output = s.output};
       sampling::Stream block{s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
-      if (!sampling::shape_row(row, ws, &law)) law.set_one_hot(0);  // no usable logit: any token will do, it is verified
+      if (!sampling::shape_row(row, ws, &law))
+        law.set_one_hot(0);  // no usable logit: any token will do, it is verified
       tokens[i] = sampling::draw_draft(law, block, k, s.spec->verify_mode);
     }
   });

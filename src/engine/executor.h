@@ -34,14 +34,14 @@ struct StepJob {
 struct RunResult {
   sched::SeqId seq = sched::kNoSequence;
   uint32_t epoch = 0;
-  int64_t end_pos = 0;                           // prefill: end of the chunk
-  int32_t drafted = 0;                           // drafts verified
-  std::vector<sampling::TokenReport> tokens;     // accepted drafts and the final token; empty for inner chunks
-  int64_t first_pos = 0;                         // of the run's first row
-  std::vector<sampling::TokenReport> prompt;     // log-probabilities of the prompt tokens after first_pos, one a row
-  std::vector<float> survivals;                  // of the drafts just proposed
-  std::vector<float> labels;                     // acceptance probabilities of the verified drafts, for calibration
-  std::string error;                             // this sequence cannot go on
+  int64_t end_pos = 0;                        // prefill: end of the chunk
+  int32_t drafted = 0;                        // drafts verified
+  std::vector<sampling::TokenReport> tokens;  // accepted drafts and the final token; empty for inner chunks
+  int64_t first_pos = 0;                      // of the run's first row
+  std::vector<sampling::TokenReport> prompt;  // log-probabilities of the prompt tokens after first_pos, one a row
+  std::vector<float> survivals;               // of the drafts just proposed
+  std::vector<float> labels;                  // acceptance probabilities of the verified drafts, for calibration
+  std::string error;                          // this sequence cannot go on
 };
 
 struct StepResult {
@@ -78,8 +78,8 @@ class Executor {
     std::shared_ptr<const SequenceSpec> spec;
     std::vector<int32_t> tokens;
     std::vector<int32_t> blocks;
-    std::vector<int32_t> output;  // the tokens after the prompt
-    std::vector<int32_t> drafts;  // for the positions after the last token
+    std::vector<int32_t> output;                     // the tokens after the prompt
+    std::vector<int32_t> drafts;                     // for the positions after the last token
     std::vector<sampling::Distribution> draft_laws;  // what they were drawn from; unused with common noise
     sampling::TokenCounts counts;
   };

@@ -55,7 +55,8 @@ std::vector<RequestOutput> EngineImpl::generate(std::vector<Request> requests, s
       continue;
     }
     for (size_t c = 0; c < collector.outputs[i].outputs.size(); ++c) {
-      collector.take(i, {.choice = static_cast<int>(c), .finish_reason = FinishReason::kError, .error = id.failure().message});
+      collector.take(
+          i, {.choice = static_cast<int>(c), .finish_reason = FinishReason::kError, .error = id.failure().message});
     }
   }
   // The callback runs now and then even if nothing finished, so that a caller can react to an interrupt.

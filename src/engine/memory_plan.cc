@@ -17,9 +17,12 @@ constexpr int kPromptLogitRows = 64;
 // Without a wish, the cache is not larger than this many sequences of full length.
 constexpr int64_t kDefaultFullSequences = 4;
 
-std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string mebibytes(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
-Result<void> plan_drafts(const ModelConfig& config, const EngineOptions& options, const Settings& settings, MemoryPlan& plan) {
+Result<void> plan_drafts(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
+                         MemoryPlan& plan) {
   int block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
   int wished = options.num_drafts >= 0 ? options.num_drafts : settings.num_drafts;
   if (wished > 0 && block > 0 && wished > block) {
@@ -28,19 +31,21 @@ Result<void> plan_drafts(const ModelConfig& config, const EngineOptions& options
   plan.num_drafts = block == 0 ? 0 : wished >= 0 ? wished : std::min(block, 5);
   plan.backtracking = settings.backtracking >= 0 ? settings.backtracking : plan.num_drafts + 1;
   if (plan.backtracking < plan.num_drafts + 1) {
-    return fail(Code::kInvalid, "MAX_BACKTRACKING_TOKENS is {}; {} drafts need at least {}", plan.backtracking, plan.num_drafts,
-                plan.num_drafts + 1);
+    return fail(Code::kInvalid, "MAX_BACKTRACKING_TOKENS is {}; {} drafts need at least {}", plan.backtracking,
+                plan.num_drafts, plan.num_drafts + 1);
   }
   return {};
 }
 
-Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& options, const Settings& settings, MemoryPlan& plan) {
+Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
+                             MemoryPlan& plan) {
   bool wanted = options.truncation >= 0 ? options.truncation > 0 : settings.truncation != Truncation::kOff;
   if (!wanted || config.boundary_layer() < 0) return {};
   int64_t least = config.sliding_window + plan.backtracking;
   int64_t keep = options.keep_tokens > 0 ? options.keep_tokens : settings.keep_tokens;
   if (keep > 0 && keep < least) {
-    return fail(Code::kInvalid, "YOCO_PREFILL_KEEP_TOKENS is {}; window {} and {} positions to take back need at least {}", keep,
+    return fail(Code::kInvalid,
+                "YOCO_PREFILL_KEEP_TOKENS is {}; window {} and {} positions to take back need at least {}", keep,
                 config.sliding_window, plan.backtracking, least);
   }
   plan.keep_tokens = keep > 0 ? keep : least + 6;
@@ -49,17 +54,18 @@ Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& opt
 
 }  // namespace
 
-Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings, kernels::Ops& ops,
-                               int num_threads, int64_t free_memory) {
+Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
+                               kernels::Ops& ops, int num_threads, int64_t free_memory) {
   MemoryPlan plan;
   DI_TRY_VOID(plan_drafts(config, options, settings, plan));
   DI_TRY_VOID(plan_truncation(config, options, settings, plan));
   plan.max_sequences = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSequences;
   int least_rows = plan.max_sequences * (1 + plan.num_drafts);
-  plan.max_rows = options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : std::max(kDefaultRows, least_rows);
+  plan.max_rows =
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : std::max(kDefaultRows, least_rows);
   if (plan.max_rows < least_rows) {
-    return fail(Code::kInvalid, "max_num_batched_tokens {} is below max_num_seqs x (1 + drafts) = {} x {} = {}", plan.max_rows,
-                plan.max_sequences, 1 + plan.num_drafts, least_rows);
+    return fail(Code::kInvalid, "max_num_batched_tokens {} is below max_num_seqs x (1 + drafts) = {} x {} = {}",
+                plan.max_rows, plan.max_sequences, 1 + plan.num_drafts, least_rows);
   }
   plan.max_logit_rows = least_rows + std::max(kPromptLogitRows, plan.max_sequences);
   plan.num_slots = static_cast<int>(plan.max_sequences * settings.state_slots_ratio);
@@ -67,7 +73,8 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   kernels::RecordFormat format = model::record_format(ops.numerics());
   plan.slot_bytes = cache::StatePlan::make(config, format, plan.backtracking).slot_bytes();
   plan.block_bytes = cache::GlobalLayout::make(config, format).block_bytes();
-  model::Limits limits{.max_rows = plan.max_rows, .max_sequences = plan.max_sequences, .max_positions = config.max_position_embeddings};
+  model::Limits limits{
+      .max_rows = plan.max_rows, .max_sequences = plan.max_sequences, .max_positions = config.max_position_embeddings};
   plan.scratch_bytes = model::Model::scratch_bytes(config, parallel::ParallelPlan{}, 0, ops, limits, num_threads);
   plan.buffer_bytes = Executor::buffer_bytes(config, plan.max_logit_rows, plan.max_sequences);
 
@@ -80,14 +87,18 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   int64_t per_sequence = ceil_div(length + slack, int64_t{128});
   int64_t fixed = plan.slot_bytes * (plan.num_slots + 1) + plan.scratch_bytes + plan.buffer_bytes;
   auto budget = static_cast<int64_t>(static_cast<double>(free_memory) * options.memory_fraction);
-  int64_t affordable = plan.block_bytes > 0 ? (budget - fixed) / plan.block_bytes - 1 : per_sequence * kDefaultFullSequences;
-  int64_t least_blocks = options.max_model_len > 0 ? per_sequence : std::min(per_sequence, ceil_div(int64_t{1024} + slack, int64_t{128}));
+  int64_t affordable =
+      plan.block_bytes > 0 ? (budget - fixed) / plan.block_bytes - 1 : per_sequence * kDefaultFullSequences;
+  int64_t least_blocks =
+      options.max_model_len > 0 ? per_sequence : std::min(per_sequence, ceil_div(int64_t{1024} + slack, int64_t{128}));
   if (affordable < least_blocks) {
     return fail(Code::kExhausted,
-                "not enough memory: {} for {} state slots, {} of scratch, {} of buffers and {} for {} cache blocks; {} of {} free may be "
+                "not enough memory: {} for {} state slots, {} of scratch, {} of buffers and {} for {} cache blocks; {} "
+                "of {} free may be "
                 "used. Lower max_num_seqs, max_num_batched_tokens or max_model_len",
-                mebibytes(plan.slot_bytes * (plan.num_slots + 1)), plan.num_slots, mebibytes(plan.scratch_bytes), mebibytes(plan.buffer_bytes),
-                mebibytes(plan.block_bytes * least_blocks), least_blocks, mebibytes(budget), mebibytes(free_memory));
+                mebibytes(plan.slot_bytes * (plan.num_slots + 1)), plan.num_slots, mebibytes(plan.scratch_bytes),
+                mebibytes(plan.buffer_bytes), mebibytes(plan.block_bytes * least_blocks), least_blocks,
+                mebibytes(budget), mebibytes(free_memory));
   }
   int64_t most = std::min<int64_t>(per_sequence * kDefaultFullSequences, per_sequence * plan.max_sequences);
   plan.num_blocks = std::min(affordable, std::max(most, least_blocks));
@@ -97,8 +108,8 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
 
 std::string MemoryPlan::description() const {
   std::string text = fmt::format("weights    {} mapped\n", mebibytes(weight_bytes));
-  text += fmt::format("cache      {} in {} blocks of 128 positions, {:.1f} B a token\n", mebibytes(block_bytes * num_blocks), num_blocks,
-                      static_cast<double>(block_bytes) / 128);
+  text += fmt::format("cache      {} in {} blocks of 128 positions, {:.1f} B a token\n",
+                      mebibytes(block_bytes * num_blocks), num_blocks, static_cast<double>(block_bytes) / 128);
   text += fmt::format("states     {} in {} slots\n", mebibytes(slot_bytes * (num_slots + 1)), num_slots);
   text += fmt::format("scratch    {}, buffers {}\n", mebibytes(scratch_bytes), mebibytes(buffer_bytes));
   text += fmt::format("limits     {} sequences, {} rows a step, context {}\n", max_sequences, max_rows, max_model_len);

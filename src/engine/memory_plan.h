@@ -13,15 +13,15 @@
 namespace deepinfer::engine {
 
 struct MemoryPlan {
-  int num_drafts = 0;         // drafts a step verifies at most
-  int backtracking = 1;       // positions the window rings can take back
-  int64_t keep_tokens = 0;    // prompt rows the consumer layers keep; 0: truncation off
+  int num_drafts = 0;       // drafts a step verifies at most
+  int backtracking = 1;     // positions the window rings can take back
+  int64_t keep_tokens = 0;  // prompt rows the consumer layers keep; 0: truncation off
   int max_sequences = 0, max_rows = 0, max_logit_rows = 0;
-  int num_slots = 0;          // private states, slot 0 (padding) not counted
-  int64_t num_blocks = 0;     // of 128 positions, block 0 (padding) not counted
+  int num_slots = 0;       // private states, slot 0 (padding) not counted
+  int64_t num_blocks = 0;  // of 128 positions, block 0 (padding) not counted
   int64_t max_model_len = 0;
 
-  int64_t weight_bytes = 0;   // mapped, not allocated
+  int64_t weight_bytes = 0;  // mapped, not allocated
   int64_t slot_bytes = 0, block_bytes = 0, scratch_bytes = 0, buffer_bytes = 0;
   int64_t allocated_bytes() const {
     return slot_bytes * (num_slots + 1) + block_bytes * (num_blocks + 1) + scratch_bytes + buffer_bytes;
@@ -30,7 +30,7 @@ struct MemoryPlan {
 };
 
 // kExhausted says what is needed, what is there and which option to lower; kInvalid names option, value and limit.
-Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings, kernels::Ops& ops,
-                               int num_threads, int64_t free_memory);
+Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
+                               kernels::Ops& ops, int num_threads, int64_t free_memory);
 
 }  // namespace deepinfer::engine

@@ -122,7 +122,9 @@ void read_blacklist(Reader& reader, Settings& s) {
 
 }  // namespace
 
-Result<Settings> read_settings() { return read_settings(env_with_prefix(kPrefix)); }
+Result<Settings> read_settings() {
+  return read_settings(env_with_prefix(kPrefix));
+}
 
 Result<Settings> read_settings(std::span<const std::pair<std::string, std::string>> variables) {
   std::vector<std::string_view> known;
@@ -137,18 +139,21 @@ Result<Settings> read_settings(std::span<const std::pair<std::string, std::strin
       if (r.name == name) row = &r;
     }
     if (row == nullptr) {
-      return fail(Code::kInvalid, "unknown variable {}; did you mean {}{}?", full_name, kPrefix, nearest_name(name, known));
+      return fail(Code::kInvalid, "unknown variable {}; did you mean {}{}?", full_name, kPrefix,
+                  nearest_name(name, known));
     }
     if (row->status == SettingStatus::kRefused && value != row->fallback) {
       return fail(Code::kInvalid, "{} is refused: {}", full_name, row->note);
     }
-    if (row->status == SettingStatus::kAccepted) s.notes.push_back(fmt::format("{} has no effect here: {}", full_name, row->note));
+    if (row->status == SettingStatus::kAccepted)
+      s.notes.push_back(fmt::format("{} has no effect here: {}", full_name, row->note));
     values.emplace(name, value);
   }
 
   Reader reader(values);
   if (const std::string* a = reader.text("ACCELERATOR"); a != nullptr && *a == "ascend") {
-    return fail(Code::kUnsupported, "DEEPINFER_ACCELERATOR is 'ascend': that backend is not built; allowed: auto, cpu, nvidia");
+    return fail(Code::kUnsupported,
+                "DEEPINFER_ACCELERATOR is 'ascend': that backend is not built; allowed: auto, cpu, nvidia");
   }
   reader.choice<std::string>("ACCELERATOR", {{"auto", "auto"}, {"cpu", "cpu"}, {"nvidia", "nvidia"}}, s.accelerator);
   reader.number("USE_NEXTN_DECODE", s.num_drafts, 0, 32);
@@ -156,7 +161,8 @@ Result<Settings> read_settings(std::span<const std::pair<std::string, std::strin
   reader.number("MAX_BACKTRACKING_TOKENS", s.backtracking, 0, 1024);
   read_temperatures(reader, s);
   reader.choice("YOCO_PREFILL_TRUNCATION_MODE",
-                {{"off", Truncation::kOff}, {"mask", Truncation::kMask}, {"compact", Truncation::kCompact}}, s.truncation);
+                {{"off", Truncation::kOff}, {"mask", Truncation::kMask}, {"compact", Truncation::kCompact}},
+                s.truncation);
   reader.number("YOCO_PREFILL_KEEP_TOKENS", s.keep_tokens, int64_t{0}, int64_t{1} << 20);
   reader.boolean("BATCH_INVARIANT", s.batch_invariant);
   reader.boolean("ZERO_OVERHEAD_SCHEDULING", s.async_steps);
@@ -170,15 +176,17 @@ Result<Settings> read_settings(std::span<const std::pair<std::string, std::strin
   if (grammar_cache_off) s.grammar_cache_bytes = 1;
   reader.number("SO_BUILDER_CPUS", s.grammar_threads, 1, 1024);
   reader.number("SAMPLER_FORCE_TOPK", s.sampler_force_topk, 0, 1 << 30);
-  reader.choice<std::string>("CPP_LOG_LEVEL", {{"off", "off"}, {"error", "error"}, {"warn", "warn"}, {"info", "info"}, {"debug", "debug"}},
-                             s.log_level);
+  reader.choice<std::string>(
+      "CPP_LOG_LEVEL", {{"off", "off"}, {"error", "error"}, {"warn", "warn"}, {"info", "info"}, {"debug", "debug"}},
+      s.log_level);
   if (reader.problem()) return tl::unexpected(*reader.problem());
   return s;
 }
 
 std::string settings_markdown() {
   auto section = [](std::string_view title, std::string_view prefix, std::span<const SettingRow> rows) {
-    std::string out = fmt::format("## {}\n\n| name | default | state | effect or reason |\n| --- | --- | --- | --- |\n", title);
+    std::string out =
+        fmt::format("## {}\n\n| name | default | state | effect or reason |\n| --- | --- | --- | --- |\n", title);
     constexpr std::string_view kStates[] = {"implemented", "no effect", "refused"};
     for (const SettingRow& r : rows) {
       out += fmt::format("| `{}{}` | {} | {} | {} |\n", prefix, r.name, r.fallback.empty() ? "unset" : r.fallback,

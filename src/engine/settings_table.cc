@@ -34,7 +34,8 @@ constexpr SettingRow kEnvironment[] = {
     {"USE_NEXTN_DECODE", "5", kImplemented, "largest number of drafts a step verifies; 0 turns speculation off"},
     {"ENABLE_MTP_VARLEN", "", kImplemented, "unset: chosen live; 0: fixed width; 1: confidence-scheduled"},
     {"MAX_BACKTRACKING_TOKENS", "", kImplemented, "positions the window rings can take back; default drafts + 1"},
-    {"DFLASH_CONFIDENCE_HEAD_TEMPERATURE", "1.0", kImplemented, "one value, or a comma list with one per draft position"},
+    {"DFLASH_CONFIDENCE_HEAD_TEMPERATURE", "1.0", kImplemented,
+     "one value, or a comma list with one per draft position"},
     {"ENGRAM_PAD_TOKEN", "2", kRefused, "the pad id is part of the checkpoint's config.json"},
     {"ENGRAM_FORCE_GPU_STORAGE", "0", kAccepted, "tables are read from the mapped checkpoint"},
     {"SAMPLER_FORCE_TOPK", "0", kImplemented, "every request's top_k is cut to this; 0: off"},
@@ -55,13 +56,16 @@ constexpr SettingRow kEnvironment[] = {
     {"SO_BUILDER_CPUS", "4", kImplemented, "threads that compile grammars"},
     {"PREFILL_ATTEMPT_INTERVAL", "70", kAccepted, "requests are admitted at every step"},
     {"PREFILL_ANY_ATTEMPT_INTERVAL", "100", kAccepted, "requests are admitted at every step"},
-    {"ZERO_OVERHEAD_SCHEDULING", "1", kImplemented, "1: the next step is planned while one runs; 0: one after the other"},
+    {"ZERO_OVERHEAD_SCHEDULING", "1", kImplemented,
+     "1: the next step is planned while one runs; 0: one after the other"},
     {"LOGGING_INTERVAL_STEP", "100", kImplemented, "steps between statistics lines; <= 0: off"},
     {"NCCL_MEMORY_SAMPLE_INTERVAL_STEPS", "1000", kAccepted, kNoCuda},
     {"RINGBUFFER_WARNING_INTERVAL", "60", kAccepted, "there are no follower processes"},
     {"GC_INTERVAL_STEP", "1000", kAccepted, "there is no garbage collector in the step loop"},
-    {"YOCO_PREFILL_TRUNCATION_MODE", "compact", kImplemented, "off, mask or compact: which prompt rows the decoder half computes"},
-    {"YOCO_PREFILL_KEEP_TOKENS", "0", kImplemented, "prompt tokens the decoder half keeps; 0: window + backtracking + 6"},
+    {"YOCO_PREFILL_TRUNCATION_MODE", "compact", kImplemented,
+     "off, mask or compact: which prompt rows the decoder half computes"},
+    {"YOCO_PREFILL_KEEP_TOKENS", "0", kImplemented,
+     "prompt tokens the decoder half keeps; 0: window + backtracking + 6"},
     {"BATCH_INVARIANT", "0", kImplemented, "1: cache mode exact and common noise for every request"},
     {"DISABLE_SYNC_GUARD", "0", kAccepted, kNoCuda},
     {"PROFILE_TORCH_CUDA_MEMORY", "", kAccepted, kNoCuda},
@@ -100,7 +104,8 @@ constexpr SettingRow kEngineArguments[] = {
     {"disable_log_stats", "True", kImplemented, "periodic statistics lines"},
     {"stop_preempted_request", "False", kRefused, "preempted requests always resume"},
     {"engine_type", "NORMAL", kRefused, "PROMPT and COMPLETION roles are not built"},
-    {"chunked_prefill", "True", kAccepted, "prompts are always cut into chunks; no prompt is refused for being longer than a step"},
+    {"chunked_prefill", "True", kAccepted,
+     "prompts are always cut into chunks; no prompt is refused for being longer than a step"},
     {"ignore_len", "134217728", kAccepted, "unused in DeepInfer as well"},
     {"tokens_per_block", "128", kImplemented, "128 only"},
     {"lookahead_tokens", "0", kAccepted, "chunks have no minimum length"},
@@ -124,8 +129,14 @@ constexpr SettingRow kSamplingArguments[] = {
 
 }  // namespace
 
-std::span<const SettingRow> environment_rows() { return kEnvironment; }
-std::span<const SettingRow> engine_argument_rows() { return kEngineArguments; }
-std::span<const SettingRow> sampling_argument_rows() { return kSamplingArguments; }
+std::span<const SettingRow> environment_rows() {
+  return kEnvironment;
+}
+std::span<const SettingRow> engine_argument_rows() {
+  return kEngineArguments;
+}
+std::span<const SettingRow> sampling_argument_rows() {
+  return kSamplingArguments;
+}
 
 }  // namespace deepinfer::engine

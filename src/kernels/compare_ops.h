@@ -656,10 +656,8 @@ inline std::vector<std::string> repeat_problems(const Backend& a, const Backend&
   std::vector<std::string> problems;
   for (const OpCase& c : all_cases()) {
     const Piece whole{0, shape.rows};
-    append(problems,
-           compare_outputs(c.name, c.run(a, shape, seed, whole), c.run(b, shape, seed, whole), [](const Output&) {
-             return Tolerance{0, 1};
-           }));
+    append(problems, compare_outputs(c.name, c.run(a, shape, seed, whole), c.run(b, shape, seed, whole),
+                                     [](const Output&) { return Tolerance{0, 1}; }));
   }
   return problems;
 }

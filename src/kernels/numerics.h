@@ -16,6 +16,8 @@ enum class Numerics { kFp32, kQat, kVendor, kFast };
 const char* numerics_name(Numerics n);
 std::optional<Numerics> parse_numerics(std::string_view name);
 
-inline bool rounds_caches(Numerics n) { return n != Numerics::kFp32; }
+inline bool rounds_caches(Numerics n) {
+  return n != Numerics::kFp32;
+}
 
 }  // namespace deepinfer::kernels

@@ -9,7 +9,9 @@ constexpr std::array<const char*, 4> kNumericsNames = {"fp32", "qat", "vendor", 
 
 }  // namespace
 
-const char* numerics_name(Numerics n) { return kNumericsNames[static_cast<size_t>(n)]; }
+const char* numerics_name(Numerics n) {
+  return kNumericsNames[static_cast<size_t>(n)];
+}
 
 std::optional<Numerics> parse_numerics(std::string_view name) {
   for (size_t i = 0; i < kNumericsNames.size(); ++i) {

@@ -5,12 +5,13 @@
 //   - stream first; allocates nothing, never waits for the device; scratch comes from the caller's Workspace
 //   - a row of the result depends on that row's inputs only, never on the other rows, their number, the thread count or
 //     the cut into chunks: equal inputs give equal bits (batch invariance is the normal state)
-//   - activations are F32 or BF16 as activation_dtype() says. Under `vendor` every value marked "bf16" below is rounded to
+//   - activations are F32 or BF16 as activation_dtype() says. Under `vendor` every value marked "bf16" below is rounded
+//   to
 //     bf16 even where it is stored in F32; under fp32 / qat it is not; under `fast` the backend may
 //   - views are row-major; shapes in comments are [rows, columns] with leading axes folded into rows or columns
 //
-// Letters: T rows of the batch, d hidden size, m residual streams, N query heads, D head dim, R rope channels, E experts,
-// K experts per token, G finished groups.
+// Letters: T rows of the batch, d hidden size, m residual streams, N query heads, D head dim, R rope channels, E
+// experts, K experts per token, G finished groups.
 #pragma once
 
 #include <cstdint>
@@ -40,22 +41,22 @@ struct Weight {
 struct Run {
   int32_t row_begin = 0, num_rows = 0;
   int64_t first_pos = 0;
-  int32_t slot = 0;                     // private state slot
+  int32_t slot = 0;                      // private state slot
   const int32_t* block_table = nullptr;  // block ids; entry b covers positions [128 b, 128 b + 128)
-  int64_t window_floor = 0;             // window keys below this position are invisible (bounded replay)
-  int64_t write_floor = 0;              // global rows of positions below this are never written (prefix hit)
+  int64_t window_floor = 0;              // window keys below this position are invisible (bounded replay)
+  int64_t write_floor = 0;               // global rows of positions below this are never written (prefix hit)
 };
 
 struct Batch {
   int num_rows = 0;
-  std::span<const Run> runs;           // cover rows 0 .. num_rows - 1 in order
-  const int64_t* positions = nullptr;  // [T]
+  std::span<const Run> runs;            // cover rows 0 .. num_rows - 1 in order
+  const int64_t* positions = nullptr;   // [T]
   const int32_t* run_of_row = nullptr;  // [T]
-  const uint8_t* is_image = nullptr;   // [T], 1 inside an image span; nullptr: all text
+  const uint8_t* is_image = nullptr;    // [T], 1 inside an image span; nullptr: all text
 };
 
-// How cached records are stored. kPacked: window 512 e4m3 + 16 ue8m0 per 512 channels (D + D/32 bytes), entries D/2 + D/16,
-// index keys I/2 + I/32 (model.md 6.3). kF32: plain floats, for the `fp32` numerics.
+// How cached records are stored. kPacked: window 512 e4m3 + 16 ue8m0 per 512 channels (D + D/32 bytes), entries D/2 +
+// D/16, index keys I/2 + I/32 (model.md 6.3). kF32: plain floats, for the `fp32` numerics.
 enum class RecordFormat : uint8_t { kPacked, kF32 };
 int64_t window_record_bytes(RecordFormat f, int head_dim);
 int64_t entry_record_bytes(RecordFormat f, int head_dim);
@@ -75,7 +76,8 @@ struct WindowCache {
 };
 
 // Shared compressed entries and index keys of one KV source. A block of 128 positions holds 128 / ratio entries:
-//   main [entries][entry record];   index, packed: [entries][I / 2] codes, then [entries][I / 32] scales; kF32: [entries][I]
+//   main [entries][entry record];   index, packed: [entries][I / 2] codes, then [entries][I / 32] scales; kF32:
+//   [entries][I]
 // Block b starts at main + b * main_block_bytes and index + b * index_block_bytes.
 struct GlobalCache {
   std::byte* main = nullptr;
@@ -132,17 +134,17 @@ struct EmbedParams {
 //   2. if fn:    pre_out, post_out, comb_out = mixes(h)                                           (model.md 3.2)
 //   3. if gain:  x = RMSNorm(fold(h, pre_in), gain); folded = fold(h, pre_in) if wanted           (bf16 each)
 struct MhcParams {
-  TensorView streams;                 // in and out [T, m d]
-  TensorView y;                       // [T, d] or empty
-  TensorView post_in, comb_in;        // [T, m], [T, m m] F32
-  const float* fn = nullptr;          // [(2 + m) m, m d] or nullptr
-  const float* base = nullptr;        // [(2 + m) m]
-  const float* scale = nullptr;       // [3]
-  TensorView pre_in;                  // [T, m] F32
+  TensorView streams;                      // in and out [T, m d]
+  TensorView y;                            // [T, d] or empty
+  TensorView post_in, comb_in;             // [T, m], [T, m m] F32
+  const float* fn = nullptr;               // [(2 + m) m, m d] or nullptr
+  const float* base = nullptr;             // [(2 + m) m]
+  const float* scale = nullptr;            // [3]
+  TensorView pre_in;                       // [T, m] F32
   TensorView pre_out, post_out, comb_out;  // may alias post_in, comb_in, but pre_out not pre_in
-  const bf16* gain = nullptr;         // [d] or nullptr
-  TensorView x;                       // out [T, d]
-  TensorView folded;                  // out [T, d] before the norm, or empty
+  const bf16* gain = nullptr;              // [d] or nullptr
+  TensorView x;                            // out [T, d]
+  TensorView folded;                       // out [T, d] before the norm, or empty
   int m = 0, sinkhorn_iters = 0;
   float rms_eps = 0, hc_eps = 0;
 };
@@ -151,7 +153,7 @@ struct MhcParams {
 // `vendor` unless quantize_input is false (wo_a). Sums in fp32; result bf16 unless keep_f32.
 struct LinearJob {
   Weight weight;
-  TensorView y;             // out [T, rows]
+  TensorView y;  // out [T, rows]
   bool keep_f32 = false;
   bool accumulate = false;  // y += instead of y =, in fp32 (implies keep_f32)
 };
@@ -160,7 +162,8 @@ struct LinearParams {
   std::span<const LinearJob> jobs;
   bool quantize_input = true;
 };
-// Block-diagonal product: output columns g r .. g r + r - 1 from input columns g k .. g k + k - 1; weight [groups r, k]. No rounding of the input.
+// Block-diagonal product: output columns g r .. g r + r - 1 from input columns g k .. g k + k - 1; weight [groups r,
+// k]. No rounding of the input.
 struct GroupedLinearParams {
   TensorView x;  // [T, groups k]
   Weight weight;
@@ -182,14 +185,15 @@ struct RopeParams {
 
 // Window keys of the batch's rows: record of fp8(rot(RMSNorm(raw, gain))).
 struct WindowKeyParams {
-  TensorView raw;       // [T, D]
+  TensorView raw;  // [T, D]
   const bf16* gain = nullptr;
   float eps = 0;
   Rope rope;
   RecordFormat format = RecordFormat::kPacked;
   std::byte* records = nullptr;  // out [T] records
 };
-// Stores each run's last `ring` rows at their ring places. Runs after the attention of the same layer, which still reads the old ones.
+// Stores each run's last `ring` rows at their ring places. Runs after the attention of the same layer, which still
+// reads the old ones.
 struct WindowStoreParams {
   const Batch* batch = nullptr;
   const std::byte* records = nullptr;  // [T]
@@ -197,8 +201,8 @@ struct WindowStoreParams {
 };
 
 // Pools finished groups (ratio 2: softmax over the two tokens per channel, bf16; ratio 1: a copy) and normalises them:
-// latent = RMSNorm(c, gain). Then stores each run's last `ring` rows in the tail, finished groups included: positions may
-// be taken back, and their groups open again.
+// latent = RMSNorm(c, gain). Then stores each run's last `ring` rows in the tail, finished groups included: positions
+// may be taken back, and their groups open again.
 struct PoolParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
@@ -209,8 +213,8 @@ struct PoolParams {
   int ratio = 1;
   TensorView latent;  // out [G, D]
 };
-// Writes entries fp4e4(rot(latent)) and index keys fp4e8(rot(RMSNorm(key_raw, key_gain))) of the groups whose first position
-// is at or above the run's write floor.
+// Writes entries fp4e4(rot(latent)) and index keys fp4e8(rot(RMSNorm(key_raw, key_gain))) of the groups whose first
+// position is at or above the run's write floor.
 struct GlobalWriteParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
@@ -233,7 +237,7 @@ struct SelectParams {
   TensorView q;             // [T, heads I] before rotation
   TensorView head_weights;  // [T, heads] before the factor
   int heads = 0;
-  float head_scale = 0;     // (I heads)^-0.5
+  float head_scale = 0;  // (I heads)^-0.5
   Rope rope;
   GlobalCache cache;
   Role role = Role::kPlain;
@@ -242,28 +246,29 @@ struct SelectParams {
   TensorView chosen;      // out [T, top_k] I32
 };
 
-// Attention over the window and the chosen entries with a sink (model.md 3.5); the query is rotated before, the result back after.
+// Attention over the window and the chosen entries with a sink (model.md 3.5); the query is rotated before, the result
+// back after.
 struct AttentionParams {
   const Batch* batch = nullptr;
-  TensorView q;                        // [T, N D] before rotation
+  TensorView q;  // [T, N D] before rotation
   Rope rope;
   const std::byte* records = nullptr;  // window records of the batch's rows [T]
   WindowCache window;                  // earlier positions
-  bool block_mask = false;             // draft block: all rows of a run see each other and the `window` positions before the run
-  TensorView chosen;                   // [T, top_k] I32, or empty
-  GlobalCache global;                  // read when chosen is not empty
-  const float* sink = nullptr;         // [N]
+  bool block_mask = false;  // draft block: all rows of a run see each other and the `window` positions before the run
+  TensorView chosen;        // [T, top_k] I32, or empty
+  GlobalCache global;       // read when chosen is not empty
+  const float* sink = nullptr;  // [N]
   int heads = 0, head_dim = 0;
-  float scale = 0;                     // D^-0.5
-  TensorView out;                      // [T, N D]
+  float scale = 0;  // D^-0.5
+  TensorView out;   // [T, N D]
 };
 
 // weights = s[ids] / (sum + 1e-20) * scale; with top_k == 1 they are not divided by their sum.
 struct RouteParams {
   TensorView logits;  // [T, E] F32
   const float* bias = nullptr;
-  const float* bias_image = nullptr;   // for rows with is_image
-  const uint8_t* is_image = nullptr;   // [T] or nullptr
+  const float* bias_image = nullptr;  // for rows with is_image
+  const uint8_t* is_image = nullptr;  // [T] or nullptr
   int top_k = 0;
   float gate_temp = 1, scale = 1;
   TensorView ids;      // out [T, K] I32, ascending expert id
@@ -273,16 +278,17 @@ struct RouteParams {
 struct ExpertWeights {
   Weight w1, w2, w3;  // gate, down, up
 };
-// z = sum over chosen experts, ascending id, of expert(x; w) + shared(x; 1)   (fp32 sum, each expert's output bf16, result bf16)
+// z = sum over chosen experts, ascending id, of expert(x; w) + shared(x; 1)   (fp32 sum, each expert's output bf16,
+// result bf16)
 struct MoeParams {
-  TensorView x;             // [T, d]
-  TensorView ids, weights;  // from route
+  TensorView x;                            // [T, d]
+  TensorView ids, weights;                 // from route
   std::span<const ExpertWeights> experts;  // this rank's
   int expert_begin = 0;                    // logical id of experts[0]
   const ExpertWeights* shared = nullptr;   // nullptr: the caller adds it
   float limit = 0;                         // swiglu clamp, <= 0: none
-  TensorView z;         // out [T, d]; used when slots is empty
-  TensorView slots;     // out [T, K d] or empty: each chosen expert's output on its own, 0 for experts of other ranks
+  TensorView z;                            // out [T, d]; used when slots is empty
+  TensorView slots;  // out [T, K d] or empty: each chosen expert's output on its own, 0 for experts of other ranks
 };
 // z = (((0 + slot_0) + slot_1) + ...) + shared, fp32 then bf16: the sum of MoeParams, after an exchange between ranks.
 struct CombineParams {
@@ -298,14 +304,14 @@ struct SwigluParams {
 };
 
 struct EngramGatherParams {
-  TensorView rows;        // [T, n] I64 table rows
-  Weight table;           // kFp8Row [rows, dim]: rows row_begin .. of the table (others are left zero)
+  TensorView rows;  // [T, n] I64 table rows
+  Weight table;     // kFp8Row [rows, dim]: rows row_begin .. of the table (others are left zero)
   int64_t row_begin = 0;
-  TensorView out;         // [T, n dim], bf16
+  TensorView out;  // [T, n dim], bf16
 };
 struct EngramGateParams {
-  TensorView streams;  // in and out [T, m d]
-  TensorView kv;       // [T, (m + 1) d]
+  TensorView streams;              // in and out [T, m d]
+  TensorView kv;                   // [T, (m + 1) d]
   const bf16* q_weight = nullptr;  // [m, d]
   const bf16* k_weight = nullptr;
   const uint8_t* is_image = nullptr;  // rows left alone
@@ -316,13 +322,13 @@ struct EngramGateParams {
 struct StreamMeanParams {
   TensorView streams;  // [T, m d]
   int m = 0;
-  TensorView mean;     // out [T, d], bf16
+  TensorView mean;  // out [T, d], bf16
 };
 struct GatherRowsParams {
-  Weight table;               // kBF16 [V, n] (rows of this rank; others are left zero)
+  Weight table;  // kBF16 [V, n] (rows of this rank; others are left zero)
   int64_t row_begin = 0;
   const int32_t* ids = nullptr;  // [T]
-  TensorView out;             // [T, n]
+  TensorView out;                // [T, n]
 };
 
 // ---- the interface ----------------------------------------------------------------------------------------------
@@ -336,8 +342,8 @@ class Ops {
 
   // Scratch for batches of up to `rows` rows; longest row, head counts etc. as given.
   struct WorkspaceShape {
-    int64_t rows = 0, max_cols = 0;         // widest linear input
-    int64_t max_positions = 0;              // context length
+    int64_t rows = 0, max_cols = 0;  // widest linear input
+    int64_t max_positions = 0;       // context length
     int64_t heads = 0, head_dim = 0, index_heads = 0, index_dim = 0;
     int64_t hidden = 0, expert_width = 0, experts = 0, experts_per_token = 0;
     int threads = 1;

@@ -172,6 +172,36 @@ TEST(Regions, KeepingTheWholeDepthIsExact) {
   EXPECT_TRUE(same_bits(rows_of(kept, depth - 1, depth), rows_of(full, 119, 120)));
 }
 
+// Targets on both sides forbid a boundary: the same network as one region.
+TEST(Regions, AreTheNetworkThatHasNone) {
+  const OtherTargets both_sides("5, 7, 8");
+  TestModel two({.numerics = kernels::Numerics::kFast});
+  TestModel one({.numerics = kernels::Numerics::kFast, .checkpoint = both_sides.path()});
+  ASSERT_EQ(two.config().boundary_layer(), 6);
+  ASSERT_EQ(one.config().boundary_layer(), -1);
+  const TestSequence a = two.sequence(prompt(70)), b = one.sequence(prompt(70));
+  EXPECT_TRUE(same_bits(two.prefill(a, 33), one.prefill(b, 33)));
+  const Proposal draft = one.propose({{.slot = b.slot, .last_pos = 69, .anchor = 5}})[0];
+  one.restart();
+  const TestSequence again = one.sequence(prompt(70));
+  one.prefill(again, 7);
+  EXPECT_TRUE(same_bits(one.propose({{.slot = again.slot, .last_pos = 69, .anchor = 5}})[0].logits, draft.logits));
+}
+
+// Features of producers exist for all rows, whatever the consumers keep.
+TEST(Regions, ProducersCommitDraftsOfAllRows) {
+  const OtherTargets below("4, 5, 6");
+  TestModel model({.numerics = kernels::Numerics::kFast, .checkpoint = below.path()});
+  ASSERT_EQ(model.config().boundary_layer(), 6);
+  const TestSequence a = model.sequence(prompt(70)), b = model.sequence(prompt(70));
+  model.prefill(a);
+  for (int64_t at = 0; at < 70; at += 10)
+    model.forward({{.sequence = &b, .begin = at, .end = at + 10, .keep_from = 70}});
+  const auto drafts =
+      model.propose({{.slot = a.slot, .last_pos = 69, .anchor = 5}, {.slot = b.slot, .last_pos = 69, .anchor = 5}});
+  EXPECT_TRUE(same_bits(drafts[0].logits, drafts[1].logits));
+}
+
 TEST(State, GoesOnElsewhereFromEveryPosition) {
   TestModel model({.numerics = kernels::Numerics::kFast}), elsewhere({.numerics = kernels::Numerics::kFast});
   const std::vector<int32_t> ids = prompt(40);

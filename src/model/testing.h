@@ -3,12 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/math.h"
@@ -86,19 +90,46 @@ struct Proposal {
   std::vector<float> logits, confidence;
 };
 
+// The random-small checkpoint with other draft targets, in a folder that is removed at the end.
+class OtherTargets {
+ public:
+  explicit OtherTargets(const std::string& targets) {  // "7, 8, 9"
+    static std::atomic<int> count{0};
+    path_ = std::filesystem::temp_directory_path() / fmt::format("di_targets_{}_{}", ::getpid(), count++);
+    std::filesystem::create_directories(path_);
+    for (const auto& entry : std::filesystem::directory_iterator(random_small("checkpoint")))
+      std::filesystem::create_symlink(entry.path(), path_ / entry.path().filename());
+    const std::string config = read_file(random_small("checkpoint/config.json")).value();
+    const size_t key = config.find("dspark_target_layer_ids"), open = config.find('[', key),
+                 close = config.find(']', open);
+    std::filesystem::remove(path_ / "config.json");
+    DI_CHECK(
+        write_file(path() + "/config.json", config.substr(0, open + 1) + targets + config.substr(close)).has_value());
+  }
+  ~OtherTargets() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
 struct TestOptions {
   kernels::Numerics numerics = kernels::Numerics::kQat;
   int ranks = 1, threads = 1;
   int64_t max_rows = 512;
   int num_slots = 4;
   bool with_draft = true;
+  std::string checkpoint = random_small("checkpoint");
   std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: cpu, or ref for fp32 and qat
 };
 
 class TestModel {
  public:
   explicit TestModel(TestOptions options = {})
-      : checkpoint_(weights::Checkpoint::open(random_small("checkpoint")).value()),
+      : checkpoint_(weights::Checkpoint::open(options.checkpoint).value()),
         compressed_(Golden("common").ids("token_map")) {
     if (!options.make_ops) {
       const bool is_exact = options.numerics == kernels::Numerics::kFp32 || options.numerics == kernels::Numerics::kQat;

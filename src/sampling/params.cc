@@ -113,7 +113,7 @@ RowParams make_row_params(const SamplingParams& p, const RowDefaults& defaults) 
   r.bad_words = p.bad_words;
   r.eos_id = defaults.eos_id;
   r.bans_first_eos = p.first_n_token_no_eos == 1;
-  r.wants_raw_logprob = p.logprobs || p.top_logprobs > 0;
+  r.wants_raw_logprob = p.logprobs || p.top_logprobs > 0 || p.prompt_logprobs;
   r.wants_processed_logprob = r.wants_raw_logprob;
   r.wants_smaller_mass = p.sum_smaller_probs;
   r.top_logprobs = p.top_logprobs;

@@ -29,16 +29,12 @@ TEST(Params, RefusalNamesFieldValueAndLimit) {
             "temperature nan is outside [0, 100]");
   EXPECT_EQ(refusal([](auto& p) { p.min_p = 1.5; }), "min_p 1.5 is outside [0, 1]");
   EXPECT_EQ(refusal([](auto& p) { p.repetition_penalty = 0; }), "repetition_penalty 0 is outside (0, 100]");
-  EXPECT_EQ(refusal([](auto& p) {
-              p.logit_bias = {{1000, 1}};
-            }),
+  EXPECT_EQ(refusal([](auto& p) { p.logit_bias = {{1000, 1}}; }),
             "logit_bias id 1000 is outside the vocabulary of 1000 ids");
   EXPECT_EQ(refusal([](auto& p) { p.stop = {""}; }), "stop holds an empty string");
   EXPECT_EQ(refusal([](auto& p) { p.n = 129; }), "n 129 is outside 1..128");
   EXPECT_EQ(refusal([](auto& p) { p.top_logprobs = 1001; }), "top_logprobs 1001 is outside 0..1000");
-  EXPECT_EQ(refusal([](auto& p) {
-              p.golden_token_ids = {5, -1, 1000};
-            }),
+  EXPECT_EQ(refusal([](auto& p) { p.golden_token_ids = {5, -1, 1000}; }),
             "golden_token_ids id 1000 is outside the vocabulary of 1000 ids");
   EXPECT_EQ(refusal([](auto& p) { p.so_args = StructuredOutput{.schema_type = "xml", .schema = "x"}; }),
             "so_args.schema_type 'xml' is none of json, regex, ebnf, structural_tag");

@@ -35,8 +35,10 @@ class BlockLedger {
   virtual std::optional<int32_t> take() = 0;
   virtual void share(int32_t block) = 0;      // one more holder
   virtual void give_back(int32_t block) = 0;  // one holder less; a named block stays cached
-  // The longest chain of cached blocks for these tokens, at most `max_blocks`, exact ones only if asked. Held for the caller.
-  virtual PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks, bool exact_only) = 0;
+  // The longest chain of cached blocks for these tokens, at most `max_blocks`, exact ones only if asked. Held for the
+  // caller.
+  virtual PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
+                          bool exact_only) = 0;
   virtual ChainCursor open_chain(const std::string& share_key) = 0;
   // Names the block that follows `cursor` (its 128 tokens are committed and complete) and moves the cursor.
   virtual void publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) = 0;

@@ -10,7 +10,8 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr double kForgetting = 0.998;  // a step counts half after 350 more
-constexpr double kPriorWeight = 0.001;  // against the squared relative error of one step: a prior ten times off must yield
+constexpr double kPriorWeight =
+    0.001;  // against the squared relative error of one step: a prior ten times off must yield
 constexpr double kSizesPerOctave = 4.0, kFactorRate = 0.1;
 constexpr int kKneesFrom = 32;
 constexpr std::size_t kSamplerHistory = 9, kSamplerLeast = 5, kSlopeHistory = 5000, kSlopeLeast = 10;

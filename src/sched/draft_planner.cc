@@ -7,10 +7,12 @@
 namespace deepinfer::sched {
 namespace {
 
-constexpr double kAverageRate = 0.05;  // of one step
-constexpr double kSequenceRate = 0.2;  // of one round of a sequence
-constexpr double kTruthRate = 0.02;    // of one scheduled step
-constexpr int kFirstTurns = 8;         // every width is tried so often at the start
+constexpr double kAverageRate = 0.05;                      // of one step
+constexpr double kSequenceRate = 0.2;                      // of one round of a sequence
+constexpr double kSteadyBatch = 32.0, kLeastShare = 0.04;  // from so many sequences on a step speaks for itself
+constexpr double kGainRate = 0.1;                          // of one step with drafts
+constexpr double kTruthRate = 0.02;                        // of one scheduled step
+constexpr int kFirstTurns = 8;                             // every width is tried so often at the start
 
 std::size_t at(int i) {
   return static_cast<std::size_t>(i);
@@ -82,7 +84,7 @@ void DraftPlanner::observe_emitted(int tokens) {
   if (scheduled_expected_ > 0.0) scheduled_truth_ += kTruthRate * (tokens / scheduled_expected_ - scheduled_truth_);
 }
 
-DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) const {
+DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) {
   int num_seqs = older.num_seqs, n = config_.max_draft;
   double context = 0.0;
   for (const DraftQuery& q : queries) context += static_cast<double>(q.length) * config_.bytes_per_token;
@@ -104,7 +106,16 @@ DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries
   for (double& ms : cost)
     if (ms > 0.0) ms += draft + overhead_ms_;
   o.scheduled = choose_rows(older, cost);
-  o.rates.push_back(o.scheduled.tokens_per_ms * scheduled_truth_);
+  // While drafts are off there is nothing to schedule: what scheduling gained over off when there was still holds.
+  auto with_drafts = std::ranges::count_if(queries, [](const DraftQuery& q) { return q.limit > 0; });
+  double scheduled = o.scheduled.tokens_per_ms * scheduled_truth_;
+  if (2 * with_drafts >= num_seqs) {
+    double gain = scheduled / o.rates[0];
+    scheduled_gain_ += (scheduled_gain_ > 0.0 ? kGainRate : 1.0) * (gain - scheduled_gain_);
+  } else if (scheduled_gain_ > 0.0) {
+    scheduled = o.rates[0] * scheduled_gain_;
+  }
+  o.rates.push_back(scheduled);
   return o;
 }
 
@@ -113,16 +124,20 @@ bool DraftPlanner::explores_at(int64_t step) const {
   return step < kFirstTurns * (config_.max_draft + 1) || step % config_.explore_interval == 0;
 }
 
-int DraftPlanner::choose(const Options& o) {
+int DraftPlanner::choose(const Options& o, int num_seqs) {
   int n = config_.max_draft, scheduled = n + 1;
+  bool is_first = smooth_.empty();
+  smooth_.resize(o.rates.size(), 0.0);
+  double share = is_first ? 1.0 : std::clamp(num_seqs / kSteadyBatch, kLeastShare, 1.0);
+  for (std::size_t i = 0; i < smooth_.size(); ++i) smooth_[i] += share * (o.rates[i] / o.rates[0] - smooth_[i]);
   if (config_.mode == DraftMode::kFixed) return n;
   if (config_.mode == DraftMode::kScheduled) return scheduled;
   if (choice_ < 0) choice_ = n;
   int best = choice_;
   for (int i = 0; i <= scheduled; ++i) {
     double margin = choice_ == scheduled ? 0.0 : i == scheduled ? config_.hysteresis : config_.width_hysteresis;
-    double needed = best == choice_ ? o.rates[at(choice_)] * (1.0 + margin) : o.rates[at(best)];
-    if (i != choice_ && o.rates[at(i)] > needed) best = i;
+    double needed = best == choice_ ? smooth_[at(choice_)] * (1.0 + margin) : smooth_[at(best)];
+    if (i != choice_ && smooth_[at(i)] > needed) best = i;
   }
   choice_ = best;
   return best;
@@ -134,7 +149,8 @@ DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<
   if (queries.empty()) return d;
   Survivals older = older_survivals(queries);
   Options options = rate_all(queries, older);
-  int chosen = choose(options), n = config_.max_draft, num_seqs = static_cast<int>(queries.size());
+  int chosen = choose(options, static_cast<int>(queries.size())), n = config_.max_draft,
+      num_seqs = static_cast<int>(queries.size());
   if (d.is_exploring = explores_at(num_steps_); d.is_exploring) {
     int64_t turn = num_steps_ < kFirstTurns * (n + 1) ? num_steps_ : num_steps_ / config_.explore_interval;
     chosen = n - static_cast<int>(turn % (n + 1));

@@ -5,9 +5,11 @@
 //   rate(width w)    (R + sum of the first w survivals, averaged over rounds) / (T(R (1 + w)) + draft time)
 //   rate(scheduled)  max over B of tau(B) / (T(B) + draft time + overhead of the variable path)
 //
-// The current choice is left when another promises more by a margin: 1 % towards `scheduled`, whose path is the more
-// complex one, none away from it, little between widths. While drafts are off nothing is known of them, so that
-// averages age; every `probe_interval` steps one step drafts again.
+// The rates of a few sequences jump from round to round, so small batches are judged by an average over steps (of rates
+// over that of off, which batch sizes and contexts do not move much). The current choice is left when another promises
+// more by a margin: 1 % towards `scheduled`, whose path is the more complex one, none away from it, little between
+// widths. While drafts are off nothing is known of them, so that averages age; every `probe_interval` steps one step
+// drafts again.
 //
 // A single round's survivals say little about the next round of the same sequence, so widths are judged by averages
 // over its rounds, and the promise of `scheduled`, which needs their spread, is corrected by what its steps really
@@ -42,7 +44,7 @@ struct DraftConfig {
   double hysteresis = 0.01;         // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
   int probe_interval = 64;
-  int explore_interval = 160;       // 0: never
+  int explore_interval = 160;      // 0: never
   bool survivals_are_old = false;  // the caller's survivals are those of the round before the drafts at hand already
 };
 
@@ -88,8 +90,8 @@ class DraftPlanner {
   Survivals older_survivals(std::span<const DraftQuery> queries) const;
   void remember(std::span<const DraftQuery> queries);
   const std::vector<double>& average_of(int32_t seq) const;
-  Options rate_all(std::span<const DraftQuery> queries, const Survivals& older) const;
-  int choose(const Options& options);
+  Options rate_all(std::span<const DraftQuery> queries, const Survivals& older);
+  int choose(const Options& options, int num_seqs);
   bool explores_at(int64_t step) const;
 
   DraftConfig config_;
@@ -104,6 +106,8 @@ class DraftPlanner {
   std::vector<double> average_;  // survivals by position, over all sequences: for those without values
   bool has_average_ = false;
   int choice_ = -1;                  // index into Options::rates; -1: none yet
+  std::vector<double> smooth_;       // rates over that of off, averaged over steps of small batches
+  double scheduled_gain_ = 0.0;      // rate(scheduled) / rate(off) when drafts were last at hand; 0: never
   double scheduled_truth_ = 1.0;     // tokens that scheduled steps emitted over those expected
   double scheduled_expected_ = 0.0;  // of the last step, 0 if it was not scheduled
   int steps_since_drafts_ = 0;

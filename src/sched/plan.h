@@ -1,8 +1,8 @@
 // One step, as a value: what the scheduler decides and the engine carries out. It can be printed, logged, replayed and
 // compared; it knows sizes and ids, never devices.
 //
-//   Steps run in the order in which they were planned. The next step is planned while one runs, so a decode run does not
-//   know its position: the executor fills it in from what the step before decided (`decode` below).
+//   Steps run in the order in which they were planned. The next step is planned while one runs, so a decode run does
+//   not know its position: the executor fills it in from what the step before decided (`decode` below).
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct PlannedStart {
   SeqId seq = kNoSequence;
   uint32_t epoch = 0;
   int32_t slot = 0;
-  int64_t known_tokens = 0;      // prompt and committed output
-  int64_t start_pos = 0;         // first position that is computed; below it everything comes from the hit
-  std::vector<int32_t> blocks;   // hit blocks
-  int32_t fork_slot = -1;         // a fork copies this slot first
+  int64_t known_tokens = 0;     // prompt and committed output
+  int64_t start_pos = 0;        // first position that is computed; below it everything comes from the hit
+  std::vector<int32_t> blocks;  // hit blocks
+  int32_t fork_slot = -1;       // a fork copies this slot first
   int32_t copy_block_from = -1, copy_block_to = -1;  // and the partly filled block
 };
 
@@ -30,13 +30,13 @@ struct PlannedRun {
   SeqId seq = kNoSequence;
   uint32_t epoch = 0;
   int32_t slot = 0;
-  bool decode = false;          // rows: the newest token, then `rows - 1` drafts, at the sequence's current end
-  int64_t first_pos = 0;        // prefill only
+  bool decode = false;    // rows: the newest token, then `rows - 1` drafts, at the sequence's current end
+  int64_t first_pos = 0;  // prefill only
   int32_t rows = 0;
-  bool sample = false;          // decode, and the chunk that ends at the last known token
-  int64_t write_floor = 0;      // global rows below are shared: never written
-  int64_t window_floor = 0;     // producer layers see no window key below (replay after a hit)
-  int64_t kept_from = 0;        // consumer layers compute rows from here on; earlier rows are invisible to their windows
+  bool sample = false;       // decode, and the chunk that ends at the last known token
+  int64_t write_floor = 0;   // global rows below are shared: never written
+  int64_t window_floor = 0;  // producer layers see no window key below (replay after a hit)
+  int64_t kept_from = 0;     // consumer layers compute rows from here on; earlier rows are invisible to their windows
   std::vector<int32_t> new_blocks;  // appended to the sequence's block table before the run
 };
 

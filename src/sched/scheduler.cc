@@ -33,6 +33,7 @@ struct Scheduler::Sequence {
   int64_t inflight_tokens = 0;
   std::vector<float> survivals;
   bool prefilled = false;  // the prompt's last chunk was committed: forks may start
+  bool has_forks = false;  // decodes from that commit on only, so that forks find the state behind the prompt
   SequenceStats stats;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
@@ -52,8 +53,8 @@ int64_t replay_length(const NewSequence& spec, const SchedulerConfig& config) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockLedger& blocks) : config_(config), blocks_(blocks) {
-  DI_CHECK(config.max_rows >= 1 + config.num_drafts, "{} rows a step cannot hold one sequence with {} drafts", config.max_rows,
-           config.num_drafts);
+  DI_CHECK(config.max_rows >= 1 + config.num_drafts, "{} rows a step cannot hold one sequence with {} drafts",
+           config.max_rows, config.num_drafts);
   DI_CHECK(config.num_slots >= 1 && config.max_running >= 1);
   for (int32_t slot = config.num_slots; slot >= 1; --slot) free_slots_.push_back(slot);
 }
@@ -66,28 +67,34 @@ Scheduler::Sequence& Scheduler::at(SeqId seq) {
   return *it->second;
 }
 
-const Scheduler::Sequence& Scheduler::at(SeqId seq) const { return const_cast<Scheduler*>(this)->at(seq); }
+const Scheduler::Sequence& Scheduler::at(SeqId seq) const {
+  return const_cast<Scheduler*>(this)->at(seq);
+}
 
 Result<SeqId> Scheduler::add(NewSequence spec) {
   int64_t prompt = static_cast<int64_t>(spec.tokens.size());
   if (prompt == 0) return fail(Code::kInvalid, "the prompt is empty");
   if (prompt >= config_.max_length) {
-    return fail(Code::kInvalid, "the prompt has {} tokens; the context length is {}, one of them for the answer", prompt, config_.max_length);
+    return fail(Code::kInvalid, "the prompt has {} tokens; the context length is {}, one of them for the answer",
+                prompt, config_.max_length);
   }
   spec.max_total = std::min(spec.max_total, config_.max_length);
   // Steps in flight may run past the end by two verification widths before the stop is seen.
   int64_t need = ceil_div(spec.max_total + 2 * (config_.num_drafts + 1), kBlockTokens);
   if (need > blocks_.num_blocks()) {
-    return fail(Code::kExhausted, "the request may grow to {} tokens, which takes {} cache blocks; there are {}", spec.max_total, need,
-                blocks_.num_blocks());
+    return fail(Code::kExhausted, "the request may grow to {} tokens, which takes {} cache blocks; there are {}",
+                spec.max_total, need, blocks_.num_blocks());
   }
   auto s = std::make_unique<Sequence>();
   s->id = SeqId{next_id_};
   s->tokens = std::move(spec.tokens);
   s->prompt_length = prompt;
   s->spec = std::move(spec);
-  s->rank = {s->spec.priority - static_cast<double>(s->spec.arrival_us) / config_.ageing_us, s->spec.arrival_us, next_id_};
+  s->rank = {s->spec.priority - static_cast<double>(s->spec.arrival_us) / config_.ageing_us, s->spec.arrival_us,
+             next_id_};
   SeqId id = s->id;
+  if (auto leader = sequences_.find(static_cast<int32_t>(s->spec.leader)); leader != sequences_.end())
+    leader->second->has_forks = true;
   tenants_[s->spec.tenant].waiting.emplace(s->rank, s.get());
   if (s->spec.deadline_us) deadlines_.emplace(std::pair(*s->spec.deadline_us, next_id_), s.get());
   sequences_.emplace(next_id_++, std::move(s));
@@ -128,7 +135,7 @@ void Scheduler::end_cancelled_and_late(int64_t now_us) {
 void Scheduler::plan_decodes(StepPlan& plan) {
   std::vector<Sequence*> decoding;
   for (auto& [rank, s] : running_) {
-    if (s->decoding) decoding.push_back(s);
+    if (s->decoding && (s->prefilled || !s->has_forks)) decoding.push_back(s);
   }
 
   std::vector<DraftQuery> queries;
@@ -145,7 +152,8 @@ void Scheduler::plan_decodes(StepPlan& plan) {
   for (size_t i = 0; i < decoding.size(); ++i) {
     Sequence& s = *decoding[i];
     if (s.state != State::kRunning) continue;  // preempted for an earlier one of this loop
-    int left = std::min(config_.max_rows, config_.max_logit_rows) - plan.num_rows - static_cast<int>(decoding.size() - i - 1);
+    int left =
+        std::min(config_.max_rows, config_.max_logit_rows) - plan.num_rows - static_cast<int>(decoding.size() - i - 1);
     if (left < 1) break;
     PlannedRun run{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .decode = true};
     run.rows = 1 + std::clamp(drafts[i], 0, std::min(queries[i].limit, left - 1));
@@ -211,7 +219,9 @@ std::vector<Scheduler::Sequence*> Scheduler::waiting_in_order() {
   }
   std::vector<Head> heads;
   for (auto& [name, t] : tenants_) {
-    if (!t.waiting.empty()) heads.push_back({t.waiting.begin(), t.waiting.end(), std::min(1.0, (t.served_rows - least) / (16.0 * config_.max_rows))});
+    if (!t.waiting.empty())
+      heads.push_back(
+          {t.waiting.begin(), t.waiting.end(), std::min(1.0, (t.served_rows - least) / (16.0 * config_.max_rows))});
   }
   std::vector<Sequence*> order;
   auto limit = static_cast<size_t>(config_.max_running) + 1;
@@ -248,12 +258,23 @@ void Scheduler::add_chunk(Sequence& s, int rows, StepPlan& plan) {
   plan.runs.push_back(std::move(run));
 }
 
+// Upper bound of the sequence's tokens before this plan's runs.
+int64_t Scheduler::tokens_before(const StepPlan& plan, const Sequence& s) const {
+  int64_t tokens = s.length() + s.inflight_tokens;
+  for (const PlannedRun& r : plan.runs) {
+    if (r.seq == s.id) tokens -= r.decode ? r.rows : r.sample;
+  }
+  return tokens;
+}
+
 Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   Sequence* leader = nullptr;
   if (s.spec.leader != kNoSequence && s.epoch == 0) {  // after a preemption a fork is a sequence like any other
     auto it = sequences_.find(static_cast<int32_t>(s.spec.leader));
     if (it != sequences_.end()) leader = it->second.get();
     if (leader != nullptr && !leader->prefilled) return Admission::kLater;
+    // Later, its windows have moved on from the prompt: the fork then computes the prompt itself.
+    if (leader != nullptr && tokens_before(plan, *leader) > s.prompt_length + 1) leader = nullptr;
   }
   if (free_slots_.empty() || num_running() >= config_.max_running) {
     // A slot is taken from a sequence of lower priority and rank only: among equals, who runs goes on.
@@ -277,8 +298,12 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   s.write_floor = hit_end;
   s.stats.cached_tokens = std::max(s.stats.cached_tokens, hit_end);
   s.stats.replayed_tokens += hit_end - s.planned;
-  plan.starts.push_back(
-      {.seq = s.id, .epoch = s.epoch, .slot = s.slot, .known_tokens = s.length(), .start_pos = s.planned, .blocks = s.blocks});
+  plan.starts.push_back({.seq = s.id,
+                         .epoch = s.epoch,
+                         .slot = s.slot,
+                         .known_tokens = s.length(),
+                         .start_pos = s.planned,
+                         .blocks = s.blocks});
   return Admission::kStarted;
 }
 
@@ -290,7 +315,8 @@ PrefixHit Scheduler::find_hit(Sequence& s) {
   if (truncates) limit = std::min(limit, s.kept_from / kBlockTokens);
   PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, limit, s.spec.reuse == ReuseMode::kExact);
   int64_t halo = replay_length(s.spec, config_);
-  if (static_cast<int64_t>(hit.blocks.size()) * kBlockTokens <= halo) {  // replaying everything saves nothing: run it cold
+  if (static_cast<int64_t>(hit.blocks.size()) * kBlockTokens <=
+      halo) {  // replaying everything saves nothing: run it cold
     for (int32_t b : hit.blocks) blocks_.give_back(b);
     hit = {.blocks = {}, .cursor = blocks_.open_chain(s.spec.share_key)};
   } else if (halo == config_.window && s.spec.reuse == ReuseMode::kBounded && truncates) {
@@ -324,7 +350,12 @@ Scheduler::Admission Scheduler::start_fork(Sequence& s, Sequence& leader, StepPl
   s.write_floor = whole * kBlockTokens;
   s.planned = s.computed = s.prompt_length - 1;
   s.stats.cached_tokens = s.prompt_length - 1;
-  PlannedStart start{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .known_tokens = s.length(), .start_pos = s.planned, .fork_slot = leader.slot};
+  PlannedStart start{.seq = s.id,
+                     .epoch = s.epoch,
+                     .slot = s.slot,
+                     .known_tokens = s.length(),
+                     .start_pos = s.planned,
+                     .fork_slot = leader.slot};
   if (copy) {
     s.blocks.push_back(*copy);
     start.copy_block_from = leader.blocks[static_cast<size_t>(whole)];
@@ -422,14 +453,16 @@ bool Scheduler::commit(const RunCommit& r) {
   }
   while (s.chain.open && (s.chain.num_blocks + 1) * kBlockTokens <= s.computed) {
     int64_t b = s.chain.num_blocks;
-    blocks_.publish(s.chain, std::span(s.tokens).subspan(static_cast<size_t>(b * kBlockTokens), kBlockTokens), s.blocks[static_cast<size_t>(b)]);
+    blocks_.publish(s.chain, std::span(s.tokens).subspan(static_cast<size_t>(b * kBlockTokens), kBlockTokens),
+                    s.blocks[static_cast<size_t>(b)]);
   }
   if (r.finished) forget(s);
   return true;
 }
 
 void Scheduler::observe(int num_rows, double step_us) {
-  // Exponential least squares would need more state; a slow fit of slope through two moving means is enough for a bound.
+  // Exponential least squares would need more state; a slow fit of slope through two moving means is enough for a
+  // bound.
   constexpr double kShare = 0.1;
   double per_row = step_us / std::max(1, num_rows);
   if (us_per_row_ == 0) us_per_row_ = per_row;
@@ -439,22 +472,34 @@ void Scheduler::observe(int num_rows, double step_us) {
   us_fixed_ = std::max(0.0, us_fixed_ + kShare * error * 0.1);
 }
 
-std::vector<std::pair<SeqId, EndReason>> Scheduler::take_ended() { return std::exchange(ended_, {}); }
+std::vector<std::pair<SeqId, EndReason>> Scheduler::take_ended() {
+  return std::exchange(ended_, {});
+}
 
-bool Scheduler::has_work() const { return !sequences_.empty() || !pending_ends_.empty(); }
+bool Scheduler::has_work() const {
+  return !sequences_.empty() || !pending_ends_.empty();
+}
 
-int Scheduler::num_waiting() const { return static_cast<int>(sequences_.size()) - num_running(); }
+int Scheduler::num_waiting() const {
+  return static_cast<int>(sequences_.size()) - num_running();
+}
 
-int Scheduler::num_running() const { return static_cast<int>(running_.size()); }
+int Scheduler::num_running() const {
+  return static_cast<int>(running_.size());
+}
 
 std::optional<int64_t> Scheduler::next_deadline_us() const {
   if (deadlines_.empty()) return std::nullopt;
   return deadlines_.begin()->first.first;
 }
 
-SequenceStats Scheduler::stats(SeqId seq) const { return at(seq).stats; }
+SequenceStats Scheduler::stats(SeqId seq) const {
+  return at(seq).stats;
+}
 
-std::span<const int32_t> Scheduler::tokens(SeqId seq) const { return at(seq).tokens; }
+std::span<const int32_t> Scheduler::tokens(SeqId seq) const {
+  return at(seq).tokens;
+}
 
 void Scheduler::check_invariants() const {
   std::vector<int> slot_holders(static_cast<size_t>(config_.num_slots) + 1);
@@ -464,20 +509,21 @@ void Scheduler::check_invariants() const {
     DI_CHECK((s->state == State::kRunning) == (s->slot >= 0), "sequence {}", id);
     DI_CHECK(s->state == State::kRunning || s->blocks.empty(), "sequence {} waits and holds blocks", id);
   }
-  for (size_t i = 1; i < slot_holders.size(); ++i) DI_CHECK(slot_holders[i] == 1, "slot {} has {} holders", i, slot_holders[i]);
+  for (size_t i = 1; i < slot_holders.size(); ++i)
+    DI_CHECK(slot_holders[i] == 1, "slot {} has {} holders", i, slot_holders[i]);
 }
 
 std::string describe(const StepPlan& plan) {
   std::string out = fmt::format("step {}: {} rows\n", plan.step, plan.num_rows);
   for (const auto& e : plan.ends) out += fmt::format("  end {} epoch {}\n", static_cast<int>(e.seq), e.epoch);
   for (const auto& s : plan.starts) {
-    out += fmt::format("  start {} epoch {} slot {} from {} of {} ({} hit blocks)\n", static_cast<int>(s.seq), s.epoch, s.slot, s.start_pos,
-                       s.known_tokens, s.blocks.size());
+    out += fmt::format("  start {} epoch {} slot {} from {} of {} ({} hit blocks)\n", static_cast<int>(s.seq), s.epoch,
+                       s.slot, s.start_pos, s.known_tokens, s.blocks.size());
   }
   for (const auto& r : plan.runs) {
     out += r.decode ? fmt::format("  decode {} epoch {}: {} rows\n", static_cast<int>(r.seq), r.epoch, r.rows)
-                    : fmt::format("  prefill {} epoch {}: [{}, {}){}\n", static_cast<int>(r.seq), r.epoch, r.first_pos, r.first_pos + r.rows,
-                                  r.sample ? ", sampled" : "");
+                    : fmt::format("  prefill {} epoch {}: [{}, {}){}\n", static_cast<int>(r.seq), r.epoch, r.first_pos,
+                                  r.first_pos + r.rows, r.sample ? ", sampled" : "");
   }
   return out;
 }

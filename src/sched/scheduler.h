@@ -31,13 +31,13 @@
 namespace deepinfer::sched {
 
 struct SchedulerConfig {
-  int max_rows = 512;       // rows a step
+  int max_rows = 512;        // rows a step
   int max_logit_rows = 512;  // rows of a step whose logits are wanted
-  int max_running = 16;     // sequences that run together
-  int num_slots = 20;       // private state slots, ids 1 .. num_slots
-  int num_drafts = 0;       // drafts a sequence verifies at most
-  int64_t max_length = 0;   // context length: prompt and output
-  double max_step_us = 0;   // prefill chunks shrink so that a step with decode rows stays below this; 0: no bound
+  int max_running = 16;      // sequences that run together
+  int num_slots = 20;        // private state slots, ids 1 .. num_slots
+  int num_drafts = 0;        // drafts a sequence verifies at most
+  int64_t max_length = 0;    // context length: prompt and output
+  double max_step_us = 0;    // prefill chunks shrink so that a step with decode rows stays below this; 0: no bound
   int64_t window = 128;
   int64_t producer_halo = 128;  // tokens a deep replay of the producer layers runs again (multiple of 128)
   int64_t full_halo = 128;      // the same for all layers
@@ -51,25 +51,25 @@ struct NewSequence {
   int64_t max_total = 0;        // prompt and output tokens at most
   int priority = 0;
   std::string tenant;
-  std::string share_key;        // blocks are shared between equal keys only
+  std::string share_key;  // blocks are shared between equal keys only
   int64_t arrival_us = 0;
   std::optional<int64_t> deadline_us;
   ReuseMode reuse = ReuseMode::kBounded;
-  int64_t keep_tokens = 0;      // prompt rows that the consumer layers keep; 0: all (no truncation)
-  int max_drafts = -1;          // -1: the configuration's
-  bool all_logits = false;      // logits of every prompt row (prompt log-probabilities): no truncation, no reuse
-  SeqId leader = kNoSequence;   // fork of this sequence's prompt: waits for its prefill, then copies its state
+  int64_t keep_tokens = 0;     // prompt rows that the consumer layers keep; 0: all (no truncation)
+  int max_drafts = -1;         // -1: the configuration's
+  bool all_logits = false;     // logits of every prompt row (prompt log-probabilities): no truncation, no reuse
+  SeqId leader = kNoSequence;  // fork of this sequence's prompt: waits for its prefill, then copies its state
 };
 
 // What the executor reports of one run, after the engine has applied the stop rules.
 struct RunCommit {
   SeqId seq = kNoSequence;
   uint32_t epoch = 0;
-  int64_t computed = 0;              // prefill: positions computed so far, i.e. the end of the chunk
-  std::vector<int32_t> tokens;       // tokens to append (accepted drafts and the final one); empty for inner chunks
-  int32_t drafted = 0;               // drafts verified
-  std::vector<float> survivals;      // of the new drafts, for the next budget
-  bool finished = false;             // the sequence ends with these tokens
+  int64_t computed = 0;          // prefill: positions computed so far, i.e. the end of the chunk
+  std::vector<int32_t> tokens;   // tokens to append (accepted drafts and the final one); empty for inner chunks
+  int32_t drafted = 0;           // drafts verified
+  std::vector<float> survivals;  // of the new drafts, for the next budget
+  bool finished = false;         // the sequence ends with these tokens
 };
 
 enum class EndReason : uint8_t { kCancelled, kDeadline };
@@ -123,8 +123,8 @@ class Scheduler {
  private:
   struct Sequence;
   enum class Admission : uint8_t { kStarted, kLater, kNoRoom };
-  // Rank order, highest first. Priority raised by waiting is the same as arrival lowered by priority, so the order of two
-  // sequences never changes: rank = priority - arrival / ageing.
+  // Rank order, highest first. Priority raised by waiting is the same as arrival lowered by priority, so the order of
+  // two sequences never changes: rank = priority - arrival / ageing.
   struct Rank {
     double value = 0;
     int64_t arrival_us = 0;
@@ -147,6 +147,7 @@ class Scheduler {
   void plan_prefills(StepPlan& plan);
   std::vector<Sequence*> waiting_in_order();
   Admission admit(Sequence& s, StepPlan& plan);
+  int64_t tokens_before(const StepPlan& plan, const Sequence& s) const;
   Admission start_fork(Sequence& s, Sequence& leader, StepPlan& plan);
   PrefixHit find_hit(Sequence& s);
   void start_running(Sequence& s);

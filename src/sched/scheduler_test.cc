@@ -43,7 +43,9 @@ class CountingLedger final : public BlockLedger {
   std::vector<int32_t> free_;
 };
 
-int32_t token_at(int64_t key, int64_t position) { return static_cast<int32_t>((key * 7919 + position * 104729) % 1000); }
+int32_t token_at(int64_t key, int64_t position) {
+  return static_cast<int32_t>((key * 7919 + position * 104729) % 1000);
+}
 
 struct Client {
   int64_t key = 0, prompt = 0, max_total = 0;
@@ -58,7 +60,10 @@ class Simulation {
       : ledger_(num_blocks), scheduler_(config, ledger_), rng_(seed), num_blocks_(num_blocks) {}
 
   SeqId add(NewSequence spec, int64_t key) {
-    Client c{.key = key, .prompt = static_cast<int64_t>(spec.tokens.size()), .max_total = spec.max_total, .tokens = spec.tokens};
+    Client c{.key = key,
+             .prompt = static_cast<int64_t>(spec.tokens.size()),
+             .max_total = spec.max_total,
+             .tokens = spec.tokens};
     SeqId id = scheduler_.add(std::move(spec)).value();
     clients_[id] = c;
     return id;
@@ -105,7 +110,8 @@ class Simulation {
         int accepted = r.decode ? static_cast<int>(rng_() % static_cast<uint32_t>(r.rows)) : 0;
         commit.drafted = r.decode ? r.rows - 1 : 0;
         auto position = static_cast<int64_t>(c.tokens.size());
-        for (int i = 0; i <= accepted && position + i < c.max_total; ++i) commit.tokens.push_back(token_at(c.key, position + i));
+        for (int i = 0; i <= accepted && position + i < c.max_total; ++i)
+          commit.tokens.push_back(token_at(c.key, position + i));
         commit.finished = position + static_cast<int64_t>(commit.tokens.size()) >= c.max_total;
       }
       if (commit.tokens.empty() && r.sample) continue;  // ran past the end: the sequence is finished already

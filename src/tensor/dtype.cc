@@ -28,7 +28,9 @@ const char* dtype_name(DType t) {
   return kNames[static_cast<int>(t)];
 }
 
-float e4m3_to_float(uint8_t code) { return kE4M3Table[code]; }
+float e4m3_to_float(uint8_t code) {
+  return kE4M3Table[code];
+}
 
 uint8_t float_to_e4m3(float v) {
   uint32_t u = std::bit_cast<uint32_t>(v);
@@ -49,7 +51,14 @@ uint8_t float_to_e2m1(float v) {
   uint8_t sign = std::signbit(v) ? 8 : 0;
   float mag = std::min(std::fabs(v), kE2M1Max);
   // Code borders halfway between neighbours; a tie goes to the even code.
-  uint8_t code = mag <= 0.25f ? 0 : mag < 0.75f ? 1 : mag <= 1.25f ? 2 : mag < 1.75f ? 3 : mag <= 2.5f ? 4 : mag < 3.5f ? 5 : mag <= 5.f ? 6 : 7;
+  uint8_t code = mag <= 0.25f   ? 0
+                 : mag < 0.75f  ? 1
+                 : mag <= 1.25f ? 2
+                 : mag < 1.75f  ? 3
+                 : mag <= 2.5f  ? 4
+                 : mag < 3.5f   ? 5
+                 : mag <= 5.f   ? 6
+                                : 7;
   return sign | code;
 }
 

@@ -22,16 +22,17 @@ TEST(E4M3, RoundsToTheNearestCodeTiesToEven) {
     float v = std::ldexp(std::uniform_real_distribution<float>(-2, 2)(rng), static_cast<int>(rng() % 20) - 11);
     int best = 0;
     for (int c = 0; c < 256; ++c) {
-      float d = std::fabs(e4m3_to_float(static_cast<uint8_t>(c)) - v), b = std::fabs(e4m3_to_float(static_cast<uint8_t>(best)) - v);
+      float d = std::fabs(e4m3_to_float(static_cast<uint8_t>(c)) - v),
+            b = std::fabs(e4m3_to_float(static_cast<uint8_t>(best)) - v);
       if (d < b || (d == b && (c & 1) == 0 && (best & 1) == 1)) best = c;
     }
     EXPECT_EQ(e4m3_to_float(float_to_e4m3(v)), e4m3_to_float(static_cast<uint8_t>(best))) << v;
   }
   EXPECT_EQ(float_to_e4m3(1e9f), 0x7e);
   EXPECT_EQ(float_to_e4m3(-1e9f), 0xfe);
-  EXPECT_EQ(float_to_e4m3(0x1p-10f), 0);       // tie between 0 and 2^-9
-  EXPECT_EQ(float_to_e4m3(3 * 0x1p-10f), 2);   // tie between 1 and 2
-  EXPECT_EQ(float_to_e4m3(0x1.fp-7f), 8);      // rounds up into the normal range
+  EXPECT_EQ(float_to_e4m3(0x1p-10f), 0);      // tie between 0 and 2^-9
+  EXPECT_EQ(float_to_e4m3(3 * 0x1p-10f), 2);  // tie between 1 and 2
+  EXPECT_EQ(float_to_e4m3(0x1.fp-7f), 8);     // rounds up into the normal range
 }
 
 TEST(E2M1, FollowsTheCheckValuesOfTheSpecification) {

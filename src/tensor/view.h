@@ -1,7 +1,7 @@
 // A typed, non-owning view of a dense array: rows of `cols` elements, `stride` elements apart.
 //
-// Everything the kernels touch is a matrix once leading axes are folded into rows ([T, H, D] is T rows of H * D). A view
-// never owns; arenas (tensor/arena.h) and mapped files do.
+// Everything the kernels touch is a matrix once leading axes are folded into rows ([T, H, D] is T rows of H * D). A
+// view never owns; arenas (tensor/arena.h) and mapped files do.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,9 @@ struct TensorView {
   int64_t rows = 0, cols = 0;
   int64_t stride = 0;  // elements between rows
 
-  static TensorView make(void* data, DType dtype, int64_t rows, int64_t cols) { return {data, dtype, rows, cols, cols}; }
+  static TensorView make(void* data, DType dtype, int64_t rows, int64_t cols) {
+    return {data, dtype, rows, cols, cols};
+  }
 
   bool empty() const { return data == nullptr; }
   int64_t row_bytes() const { return cols * dtype_bytes(dtype); }

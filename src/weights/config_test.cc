@@ -207,40 +207,27 @@ TEST(Config, InconsistentListsAreRefused) {
   EXPECT_THAT(message(parse_edited([](json::object& t) { t["compress_ratios"].as_array().pop_back(); })),
               HasSubstr("42 entries"));
   // Sources.
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["kv_source_layer_ids"] = list({2, 8, 14});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["kv_source_layer_ids"] = list({2, 8, 14}); })),
               HasSubstr("layer 20"));
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["kv_source_layer_ids"] = list({8, 2, 14, 20});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["kv_source_layer_ids"] = list({8, 2, 14, 20}); })),
               HasSubstr("ascending"));
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["kv_source_layer_ids"] = list({2, 8, 14, 40});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["kv_source_layer_ids"] = list({2, 8, 14, 40}); })),
               HasSubstr("contains 40"));
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["index_source_layer_ids"] = list({2, 14, 20});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["index_source_layer_ids"] = list({2, 14, 20}); })),
               HasSubstr("KV source 8"));
   EXPECT_THAT(message(parse_edited([](json::object& t) { t["candidate_source_layer_id"] = 21; })),
               HasSubstr("candidate_source_layer_id is 21"));
   EXPECT_THAT(message(parse_edited([](json::object& t) { t["candidate_source_layer_id"] = 14; })),
               HasSubstr("candidate_source_layer_id is 14"));
   // Engram and draft.
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["engram_num_embeddings"] = list({384006168, 384016683});
-              })),
-              HasSubstr("384016682"));
+  EXPECT_THAT(
+      message(parse_edited([&](json::object& t) { t["engram_num_embeddings"] = list({384006168, 384016683}); })),
+      HasSubstr("384016682"));
   EXPECT_THAT(message(parse_edited([&](json::object& t) { t["engram_num_embeddings"] = list({384006168}); })),
               HasSubstr("engram_num_embeddings"));
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["engram_layer_ids"] = list({1, 40});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["engram_layer_ids"] = list({1, 40}); })),
               HasSubstr("engram_layer_ids"));
-  EXPECT_THAT(message(parse_edited([&](json::object& t) {
-                t["dspark_target_layer_ids"] = list({37, 37});
-              })),
+  EXPECT_THAT(message(parse_edited([&](json::object& t) { t["dspark_target_layer_ids"] = list({37, 37}); })),
               HasSubstr("dspark_target_layer_ids"));
   EXPECT_THAT(message(parse_edited([&](json::object& t) { t["dspark_target_layer_ids"] = list({}); })),
               HasSubstr("dspark_target_layer_ids"));

@@ -2,7 +2,6 @@
 
 #include "weights/safetensors.h"
 
-#include <chrono>
 #include <cstring>
 
 #include <gmock/gmock.h>
@@ -152,7 +151,7 @@ TEST(Safetensors, ShardsAndIndexMustAgree) {
   EXPECT_THAT(open_with(R"({"x":"a.safetensors"})")->unlisted, testing::IsEmpty());
 }
 
-TEST(Safetensors, ParsesHundredThousandTensorsInTime) {
+TEST(Safetensors, ParsesHundredThousandTensors) {
   std::vector<TensorEntry> entries;
   for (int i = 0; i < 96085; ++i) {
     entries.push_back({.name = fmt::format("layers.{}.ffn.experts.{}.w1.weight", i / 400, i % 400),
@@ -162,13 +161,9 @@ TEST(Safetensors, ParsesHundredThousandTensorsInTime) {
                        .bytes = int64_t{2304} * 2560});
   }
   std::string header = make_header(entries).substr(8);
-  auto begin = std::chrono::steady_clock::now();
   auto r = parse_header(header, 0, int64_t{2304} * 2560 * 96085);
-  std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   ASSERT_TRUE(r);
   EXPECT_EQ(r->size(), 96085u);
-  // Measured 0.06 s; the bound leaves room for a loaded machine and for sanitizers.
-  EXPECT_LT(took.count(), 3);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ class CpuStream final : public Stream {
 };
 
 // Kernels of the CPU backends receive CPU streams only.
-inline ThreadPool& pool_of(Stream& stream) { return static_cast<CpuStream&>(stream).pool(); }
+inline ThreadPool& pool_of(Stream& stream) {
+  return static_cast<CpuStream&>(stream).pool();
+}
 
 }  // namespace deepinfer

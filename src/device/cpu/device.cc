@@ -35,7 +35,8 @@ class CpuDevice final : public Device {
     int64_t available = available_memory();
     if (bytes > available) return fail(Code::kExhausted, "{} bytes of memory needed, {} available", bytes, available);
     if (bytes == 0) return DeviceBuffer();
-    void* p = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return fail(Code::kExhausted, "cannot map {} bytes of memory", bytes);
     ::madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     return DeviceBuffer(p, bytes, [](void* data, int64_t size) { ::munmap(data, static_cast<size_t>(size)); });
@@ -46,9 +47,15 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-void CpuStream::copy(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, static_cast<size_t>(bytes)); }
-void CpuStream::fill(void* to, int value, int64_t bytes) { std::memset(to, value, static_cast<size_t>(bytes)); }
+void CpuStream::copy(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+void CpuStream::fill(void* to, int value, int64_t bytes) {
+  std::memset(to, value, static_cast<size_t>(bytes));
+}
 
-std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> make_cpu_device() {
+  return std::make_unique<CpuDevice>();
+}
 
 }  // namespace deepinfer

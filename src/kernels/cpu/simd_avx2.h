@@ -181,6 +181,13 @@ DI_INLINE bool any_less(VF a, VF b) {
   return !_mm256_testz_si256(_mm256_or_si256(m.lo, m.hi), _mm256_or_si256(m.lo, m.hi));
 }
 
+DI_INLINE VM equal(VI a, VI b) {
+  return {_mm256_cmpeq_epi32(a.lo, b.lo), _mm256_cmpeq_epi32(a.hi, b.hi)};
+}
+DI_INLINE VM above(VI a, VI b) {
+  const VI top = seti(static_cast<int32_t>(0x80000000u)), x = xori(a, top), y = xori(b, top);
+  return {_mm256_cmpgt_epi32(x.lo, y.lo), _mm256_cmpgt_epi32(x.hi, y.hi)};
+}
 DI_INLINE uint32_t lane_mask(VM m) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(m.lo))) |
          static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(m.hi))) << 8;

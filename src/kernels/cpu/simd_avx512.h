@@ -145,6 +145,12 @@ DI_INLINE int32_t reducei(VI v) {
 DI_INLINE bool any_less(VF a, VF b) {
   return less(a, b) != 0;
 }
+DI_INLINE VM equal(VI a, VI b) {
+  return _mm512_cmpeq_epi32_mask(a, b);
+}
+DI_INLINE VM above(VI a, VI b) {
+  return _mm512_cmpgt_epu32_mask(a, b);
+}  // unsigned
 DI_INLINE uint32_t lane_mask(VM m) {
   return m;
 }

@@ -57,6 +57,45 @@ DI_INLINE void pack_query(const SelectParams& p, int64_t t, Rounder r, const Ind
   }
 }
 
+// Sum over heads of weight * relu(similarity) for sixteen decoded keys; H heads from `h` on are added to `sum`.
+template <int G, int H>
+DI_INLINE VF add_heads(const IndexQuery& q, int64_t h, int64_t num_groups, const VI* keys, const VF* key_scales,
+                       Rounder r, VF sum) {
+  const int64_t groups = G > 0 ? G : num_groups;
+  VF similarity[H];
+#pragma GCC unroll 4
+  for (int n = 0; n < H; ++n) similarity[n] = zero();
+#pragma GCC unroll 4
+  for (int64_t g = 0; g < groups; ++g) {
+    VI dot[H];
+#pragma GCC unroll 4
+    for (int n = 0; n < H; ++n) dot[n] = seti(q.offsets[(h + n) * groups + g]);
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      const VI key = keys[8 * g + k];
+#pragma GCC unroll 4
+      for (int n = 0; n < H; ++n)
+        dot[n] = dot_u8s8(dot[n], key, broadcast32(q.codes + (h + n) * 32 * groups + 32 * g + 4 * k));
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < H; ++n) {
+      similarity[n] = fma(to_float(dot[n]), mul(key_scales[g], set(q.scales[(h + n) * groups + g])), similarity[n]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < H; ++n) sum = add(sum, r(mul(vmax(r(similarity[n]), zero()), set(q.weights[h + n]))));
+  return sum;
+}
+template <int G>
+VF score_heads(const SelectParams& p, const IndexQuery& q, int64_t groups, const VI* keys, const VF* key_scales,
+               Rounder r) {
+  VF sum = zero();
+  int h = 0;
+  for (; h + 4 <= p.heads; h += 4) sum = add_heads<G, 4>(q, h, groups, keys, key_scales, r, sum);
+  for (; h < p.heads; ++h) sum = add_heads<G, 1>(q, h, groups, keys, key_scales, r, sum);
+  return r(sum);
+}
+
 // scores[0 .. 16) of the keys from `key` on, a multiple of 16; keys past the end of the block give garbage.
 DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_t* block_table, int64_t key,
                         Rounder r) {
@@ -81,20 +120,8 @@ DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_
     for (int i = 0; i < 16; ++i) exponents[i] = scales[i * groups + g];
     key_scales[g] = ue8m0_value<0>(loadi(exponents));
   }
-  VF sum = zero();
-  for (int h = 0; h < p.heads; ++h) {
-    VF similarity = zero();
-    for (int64_t g = 0; g < groups; ++g) {
-      VI dot = seti(q.offsets[h * groups + g]);
-      const int8_t* x = q.codes + h * dim + 32 * g;
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) dot = dot_u8s8(dot, decoded[8 * g + k], broadcast32(x + 4 * k));
-      similarity = fma(to_float(dot), mul(key_scales[g], set(q.scales[h * groups + g])), similarity);
-    }
-    similarity = vmax(r(similarity), zero());
-    sum = add(sum, r(mul(similarity, set(q.weights[h]))));
-  }
-  return r(sum);
+  if (groups == 4) return score_heads<4>(p, q, groups, decoded, key_scales, r);  // the released width, unrolled
+  return score_heads<0>(p, q, groups, decoded, key_scales, r);
 }
 
 // Floats in the order of their bits as unsigned numbers; -inf and NaN become 0, which is never chosen; -0 equals 0.
@@ -106,53 +133,60 @@ DI_INLINE VI ordered_bits(VF v) {
   return pick_int(valid, ordered, zeroi());
 }
 
-// out: indices of the k largest of scores [n] in ascending order, then -1 up to k. Room for 16 more floats behind
-// scores.
-inline void top_k(const float* scores, int64_t n, int64_t k, int32_t* out) {
-  auto key_at = [&](int64_t i, int count) {
-    VF v = load_any(scores + i, count);
-    if (count < 16) v = pick(first_lanes(count), v, set(-__builtin_inff()));
-    return ordered_bits(v);
-  };
-  // From the top: 11, 11 and 10 bits of the k-th largest. `above`: how many are larger than every value with this
-  // prefix.
-  uint32_t prefix = 0;
-  int64_t wanted = k;
-  bool all = false;
-  int done = 0;
-  for (const int width : {11, 11, 10}) {
-    uint32_t counts[2048] = {};
-    const int shift = 32 - done - width;
-    const uint32_t mask = (1u << width) - 1;
-    for_lanes(n, [&](int64_t i, int count) {
-      alignas(64) uint32_t keys[16];
-      storei(keys, key_at(i, count));
-      for (int j = 0; j < count; ++j) {
-        if (keys[j] == 0 || (done > 0 && keys[j] >> (32 - done) != prefix)) continue;
-        ++counts[keys[j] >> shift & mask];
-      }
-    });
-    int64_t bucket = mask;
-    int64_t seen = 0;
-    for (; bucket >= 0 && seen + counts[bucket] < wanted; --bucket) seen += counts[bucket];
-    if (bucket < 0) {  // fewer than k valid scores: all of them
-      all = true;
-      break;
-    }
-    wanted -= seen;
-    prefix = prefix << width | static_cast<uint32_t>(bucket);
-    done += width;
-  }
-  const uint32_t threshold = all ? 0 : prefix;
-  int64_t equal = all ? 0 : wanted, at = 0;
+// One step of the radix search: among the scores whose leading bits are `prefix` (all of them if kDone is 0), finds the
+// kWidth next bits of the wanted-th largest. False if there are fewer valid scores than wanted.
+template <int kDone, int kWidth>
+DI_INLINE bool refine(const float* scores, int64_t n, uint32_t& prefix, int64_t& wanted) {
+  uint32_t counts[1 << kWidth] = {};
+  constexpr int kShift = 32 - kDone - kWidth;
+  const VI leading = seti(static_cast<int32_t>(prefix));
   for_lanes(n, [&](int64_t i, int count) {
-    alignas(64) uint32_t keys[16];
-    storei(keys, key_at(i, count));
-    for (int j = 0; j < count; ++j) {
-      const bool take = keys[j] > threshold || (keys[j] == threshold && equal > 0);
-      if (!take) continue;
-      if (keys[j] == threshold) --equal;
-      out[at++] = static_cast<int32_t>(i + j);
+    const VI keys = ordered_bits(
+        count == 16 ? load(scores + i) : pick(first_lanes(count), load_n(scores + i, count), set(-__builtin_inff())));
+    alignas(64) uint32_t lanes[16];
+    if constexpr (kDone == 0) {
+      storei(lanes, srli<kShift>(keys));  // what is never chosen falls into bucket 0, together with the most negative
+      for (int j = 0; j < count; ++j) ++counts[lanes[j]];
+    } else {
+      uint32_t left = lane_mask(equal(srli<32 - kDone>(keys), leading));
+      if (left == 0) return;
+      storei(lanes, keys);
+      for (; left != 0; left &= left - 1) {
+        const uint32_t key = lanes[__builtin_ctz(left)];
+        if (key != 0) ++counts[key >> kShift & ((1u << kWidth) - 1)];
+      }
+    }
+  });
+  int64_t bucket = (1 << kWidth) - 1, seen = 0;
+  for (; bucket >= 0 && seen + counts[bucket] < wanted; --bucket) seen += counts[bucket];
+  if (bucket < 0) return false;
+  wanted -= seen;
+  prefix = prefix << kWidth | static_cast<uint32_t>(bucket);
+  return true;
+}
+
+// out: indices of the k largest of scores [n] in ascending order, then -1 up to k.
+inline void top_k(const float* scores, int64_t n, int64_t k, int32_t* out) {
+  uint32_t threshold = 0;
+  int64_t equals = k;  // how many of those equal to the threshold are taken
+  if (!refine<0, 11>(scores, n, threshold, equals) || !refine<11, 11>(scores, n, threshold, equals) ||
+      !refine<22, 10>(scores, n, threshold, equals)) {
+    threshold = 0, equals = 0;  // fewer than k valid scores: all of them
+  }
+  int64_t at = 0;
+  const VI limit = seti(static_cast<int32_t>(threshold));
+  for_lanes(n, [&](int64_t i, int count) {
+    const VI keys = ordered_bits(
+        count == 16 ? load(scores + i) : pick(first_lanes(count), load_n(scores + i, count), set(-__builtin_inff())));
+    const VM larger = above(keys, limit);
+    uint32_t take = lane_mask(larger);
+    uint32_t same = equals > 0 ? lane_mask(equal(keys, limit)) : 0;
+    if ((take | same) == 0) return;
+    for (; same != 0 && equals > 0; same &= same - 1, --equals) take |= same & -same;
+    if (take == lane_mask(larger) && at + 16 <= k) {
+      at += append_lanes(out + at, larger, static_cast<int32_t>(i));
+    } else {
+      for (; take != 0; take &= take - 1) out[at++] = static_cast<int32_t>(i) + __builtin_ctz(take);
     }
   });
   for (; at < k; ++at) out[at] = -1;
