@@ -146,7 +146,7 @@ class LLM:
         """Continues every prompt; one result a prompt, in order.
 
         A prompt that is wrong (empty, too long, an id outside the vocabulary) fails alone: its outputs have the
-        finish_reason "error" and the reason in `error`. Parameters that are wrong raise ValueError before anything runs.
+        finish_reason "error" and the reason in `error`. Wrong parameters raise ValueError before anything runs.
 
         prompts: text, or leave it out and give prompt_token_ids. sampling_params: one for all, or one a prompt.
         use_tqdm: a progress line on a terminal. Ctrl-C cancels what runs and raises KeyboardInterrupt.

@@ -49,7 +49,8 @@ Request request(Tokens prompt, int max_tokens, std::optional<uint64_t> seed = st
   return r;
 }
 
-Request story(const EngineImpl& engine, const std::string& text, int max_tokens, std::optional<uint64_t> seed = std::nullopt) {
+Request story(const EngineImpl& engine, const std::string& text, int max_tokens,
+              std::optional<uint64_t> seed = std::nullopt) {
   return request(engine.encode("<｜begin▁of▁sentence｜>" + text), max_tokens, seed);
 }
 
@@ -95,7 +96,8 @@ const std::vector<Tokens>& mixed_alone() {
   static const std::vector<Tokens> expected = [] {
     auto engine = make({.model = kRandom, .max_num_seqs = 1, .num_drafts = 0});
     std::vector<Tokens> all;
-    for (Request& r : mixed_requests(32, engine->config().vocab_size)) all.push_back(run_alone(*engine, std::move(r)).token_ids);
+    for (Request& r : mixed_requests(32, engine->config().vocab_size))
+      all.push_back(run_alone(*engine, std::move(r)).token_ids);
     return all;
   }();
   return expected;
@@ -144,7 +146,8 @@ class Watch {
 
 TEST(Engine, GreedyWithDraftsEqualsGreedyWithout) {
   auto plain = make({.model = kTiny, .num_drafts = 0});
-  for (const char* text : {"Once upon a time", "In a little town", "<｜User｜>What is 27 + 15?<｜Assistant｜></think>"}) {
+  for (const char* text :
+       {"Once upon a time", "In a little town", "<｜User｜>What is 27 + 15?<｜Assistant｜></think>"}) {
     CompletionOutput with = run_alone(tiny(), story(tiny(), text, 60));
     CompletionOutput without = run_alone(*plain, story(*plain, text, 60));
     EXPECT_EQ(with.token_ids, without.token_ids) << text;
@@ -221,7 +224,8 @@ TEST(Engine, ForksEqualSeparateChoicesOfTheSameSeed) {
     std::vector<Request> again;
     again.push_back(three);
     auto expected = serial->generate(std::move(again), {})[0].outputs;
-    for (size_t c = 0; c < 3; ++c) EXPECT_EQ(forks[c].token_ids, expected[c].token_ids) << "choice " << c << ", " << concurrency << " together";
+    for (size_t c = 0; c < 3; ++c)
+      EXPECT_EQ(forks[c].token_ids, expected[c].token_ids) << "choice " << c << ", " << concurrency << " together";
     EXPECT_NE(forks[1].token_ids, forks[2].token_ids);
   }
 }
@@ -241,7 +245,8 @@ TEST(Engine, LateForksEqualEarlyOnes) {
   };
   for (int prompt_length : {45, 46}) {  // inside a group of two, and after one
     auto expected = run(1, prompt_length);
-    for (int concurrency : {2, 3, 8}) EXPECT_EQ(run(concurrency, prompt_length), expected) << concurrency << " together";
+    for (int concurrency : {2, 3, 8})
+      EXPECT_EQ(run(concurrency, prompt_length), expected) << concurrency << " together";
   }
 }
 

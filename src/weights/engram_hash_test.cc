@@ -2,7 +2,6 @@
 
 #include "weights/engram_hash.h"
 
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
