@@ -11,12 +11,14 @@ layers that follow. The head and the draft are compared the same way, from the e
 
     fp32    every value within 1e-5 of the largest in its row; selections equal but for scores closer than 1e-5
     vendor  the oracle runs in double and in single precision. At least 99 % of a layer's values are bit-equal with one
-            of them; where not, no more rows moved than twice those by which the two precisions themselves differ, plus
-            two; no value is off by more than two bf16 steps of the largest in its row; selections are equal but for
-            scores within one bf16 step of each other
+            of them, or else every row is within 2^-8 (root mean square, relative: one bf16 rounding) of them; no value
+            is off by more than two bf16 steps of the largest in its row; selections are equal but for scores within
+            one bf16 step of each other
 
-A row has moved when one of its FP8 inputs took another code: a sum next to a rounding boundary does that in any order
-of addition, and at the released widths it moves a quarter of the row's results by one step.
+The share is the sharp test, and small widths pass it. At the released widths it says little: a sum next to a rounding
+boundary falls either way in another order of addition, one FP8 input that takes another code moves a quarter of the
+row's results by one step, one such window key moves every row that sees it. So the number of rows moved is printed
+beside that by which the oracle's two precisions differ from each other: 84 of 130 rows in a window-only layer.
 
 The oracle decodes one layer at a time (about 6 GB at the released widths). Outputs of the engine go to a temporary
 folder (--scratch): 80 KB a token and layer.
@@ -204,9 +206,10 @@ class Run:
             steps, rows = float((delta / bf16_step(top)).max()), len(mine)
             share = max(float((mine.double() == side.double()).double().mean()) for side in made)
             ours, own = (int((~clean_rows(a, want)).sum()) for a in (mine, made[1]))
-            ok = steps <= 2 and (share >= 0.99 or ours <= 2 * own + 2)
-            figure = f"{100 * share:.3f} % equal, the rest within {steps:.2f} steps; {ours} of {rows} rows moved"
-            self.report.check(label, ok, f"{figure} (between the oracle's precisions: {own})")
+            off = float((delta.square().mean(-1) / want.square().mean(-1).clamp_min(1e-30)).sqrt().max())
+            ok = steps <= 2 and (share >= 0.99 or off <= 2**-8)
+            figure = f"{100 * share:.3f} % equal, the rest within {steps:.2f} steps, rows within {off:.1e}"
+            self.report.check(label, ok, f"{figure}; {ours} of {rows} rows moved (oracle itself: {own})")
 
     def finish(self) -> None:
         found = self.sides[0].model.found
