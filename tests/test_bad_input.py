@@ -73,10 +73,9 @@ def test_index_that_is_not_json(checkpoint: Path) -> None:
 
 def test_tensor_that_is_missing(checkpoint: Path) -> None:
     header, body = read_shard(checkpoint / FIRST)
-    name = some_tensor(header, "weight")
-    del header[name]
+    del header[some_tensor(header, "weight")]
     write_shard(checkpoint / FIRST, header, body)
-    generate_is_refused(checkpoint, name)
+    generate_is_refused(checkpoint, "belong to nothing")  # its bytes are still there
 
 
 def change_dtype(header: Header) -> str:
@@ -109,7 +108,7 @@ def beyond(header: Header) -> str:
     name = some_tensor(header, "weight")
     begin, end = header[name]["data_offsets"]
     header[name]["data_offsets"] = [begin + (1 << 40), end + (1 << 40)]
-    return name
+    return "belong to nothing"  # the bytes that it left
 
 
 def reversed_offsets(header: Header) -> str:
@@ -181,7 +180,7 @@ CONFIG_EDITS: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], Any], s
     "negative": (lambda c, t: t.update(vocab_size=-1), "vocab_size"),
     "too few ratios": (lambda c, t: t.update(compress_ratios=t["compress_ratios"][:3]), "compress_ratios"),
     "illegal ratio": (lambda c, t: t.update(compress_ratios=[3, *t["compress_ratios"][1:]]), "compress_ratios"),
-    "unknown KV source": (lambda c, t: t.update(kv_source_layer_ids=[0]), "kv_source_layer_ids"),
+    "unknown KV source": (lambda c, t: t.update(kv_source_layer_ids=[0]), "KV source 0"),
     "target beyond the layers": (lambda c, t: t.update(dspark_target_layer_ids=[7, 8, 99]), "dspark_target_layer_ids"),
     "window": (lambda c, t: t.update(sliding_window=0), "sliding_window"),
     "activation of another model": (lambda c, t: t.update(scoring_func="softmax"), "scoring_func"),
@@ -322,9 +321,10 @@ def test_prompt_that_is_not_utf8(prompt: bytes) -> None:
 )
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 def test_parameter(option: str, value: str, names: tuple[str, ...], form: tuple[str, ...]) -> None:
-    generate(
-        "--prompt", "a", f"{option}={value}" if option.startswith("--") else f"{option}{value}", *form, names=names
-    )
+    # A value that begins with a minus must be joined to its option; an empty one must not.
+    joint = "=" if option.startswith("--") else ""
+    given = (f"{option}{joint}{value}",) if value else (option, value)
+    generate("--prompt", "a", *given, *form, names=names)
 
 
 def test_two_prompts(tmp_path: Path) -> None:

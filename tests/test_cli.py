@@ -148,7 +148,7 @@ def test_settings() -> None:
 
 
 def test_make_random_gives_a_model_that_runs(tmp_path: Path) -> None:
-    ok("make-random", "--shape", "tiny", "--layers", 8, "--experts", 4, "--seed", 3, "--out", tmp_path / "m")
+    ok("make-random", "--shape", "tiny", "--seed", 3, "--out", tmp_path / "m")
     assert json.loads(ok("generate", "--model", tmp_path / "m", "--prompt", "a", "--max-tokens", 3, "--json"))["ids"]
     ok("inspect", "--model", tmp_path / "m", "--verify")
 

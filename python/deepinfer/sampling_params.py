@@ -58,11 +58,11 @@ class SamplingParams:
         )
         for name in same.split():
             _assign(core, name, getattr(self, name))
-        _assign(core, "logit_bias", list(self.logit_bias.items()))
-        _assign(core, "stop", [self.stop] if isinstance(self.stop, str) else list(self.stop))
-        _assign(core, "stop_token_ids", list(self.stop_token_ids))
-        _assign(core, "bad_words", [list(word) for word in self.bad_words])
-        _assign(core, "golden_token_ids", list(self.golden_token_ids or ()))
+        _assign(core, "logit_bias", _listed("logit_bias", getattr(self.logit_bias, "items", lambda: self.logit_bias)()))
+        _assign(core, "stop", [self.stop] if isinstance(self.stop, str) else _listed("stop", self.stop))
+        _assign(core, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
+        _assign(core, "bad_words", [_listed("bad_words", word) for word in _listed("bad_words", self.bad_words)])
+        _assign(core, "golden_token_ids", _listed("golden_token_ids", self.golden_token_ids or ()))
         _assign(core, "seed", self.seed if self.seq_seed is None else self.seq_seed)
         if self.processed_logprobs:
             core.logprob_kind = _core.LogprobKind.processed
@@ -90,6 +90,13 @@ _KINDS = {
     "temperature top_p min_p repetition_penalty presence_penalty frequency_penalty".split(),
     "a number",
 )
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    try:
+        return list(value)
+    except TypeError as error:
+        raise ValueError(f"{name} is {value!r}; allowed: {_KINDS.get(name, 'a list')}") from error
 
 
 def _assign(core: _core.SamplingParams, name: str, value: object) -> None:

@@ -36,9 +36,17 @@ struct Score {
   int items = 0, forced = 0, generated = 0;
 };
 
-std::vector<int32_t> id_list(const json::value& v) {
+// The member `key` of an object, a list of token ids.
+Result<std::vector<int32_t>> id_list(const json::value& object, std::string_view key, const std::string& path) {
+  const json::value* list = object.is_object() ? object.as_object().if_contains(key) : nullptr;
+  if (list == nullptr || !list->is_array()) return fail(Code::kCorrupt, "{}: an object lacks the list {}", path, key);
   std::vector<int32_t> ids;
-  for (const json::value& x : v.as_array()) ids.push_back(static_cast<int32_t>(x.to_number<int64_t>()));
+  for (const json::value& x : list->as_array()) {
+    if (!x.is_int64() || x.as_int64() < 0 || x.as_int64() > INT32_MAX) {
+      return fail(Code::kCorrupt, "{}: {} holds {}; token ids were expected", path, key, json::dump(x));
+    }
+    ids.push_back(static_cast<int32_t>(x.as_int64()));
+  }
   return ids;
 }
 
@@ -60,13 +68,16 @@ Result<std::vector<json::value>> read_lines(const std::string& path) {
 }
 
 Result<std::vector<Item>> read_items(const EvalOptions& options) {
-  DI_TRY(auto lines, read_lines(options.directory + "/items.jsonl"));
+  const std::string path = options.directory + "/items.jsonl";
+  DI_TRY(auto lines, read_lines(path));
   std::map<std::string, int> taken;
   std::vector<Item> items;
   for (const json::value& v : lines) {
-    Item item{.task = std::string(v.at("task").as_string()),
-              .prompt = id_list(v.at("prompt_ids")),
-              .answer = id_list(v.at("answer_ids"))};
+    const json::value* task = v.is_object() ? v.as_object().if_contains("task") : nullptr;
+    if (task == nullptr || !task->is_string()) return fail(Code::kCorrupt, "{}: an object lacks the text task", path);
+    Item item{.task = std::string(task->as_string()), .prompt = {}, .answer = {}};
+    DI_TRY(item.prompt, id_list(v, "prompt_ids", path));
+    DI_TRY(item.answer, id_list(v, "answer_ids", path));
     if (taken[item.task]++ < options.per_task) items.push_back(std::move(item));
   }
   return items;
@@ -116,11 +127,12 @@ Result<std::map<std::string, Score>> score_tasks(engine::EngineImpl& engine, con
 Result<double> mean_accepted(engine::EngineImpl& engine, const EvalOptions& options) {
   constexpr size_t kPromptTokens = 40;
   constexpr int kOutputTokens = 100;
-  DI_TRY(auto lines, read_lines(options.directory + "/stories.jsonl"));
+  const std::string path = options.directory + "/stories.jsonl";
+  DI_TRY(auto lines, read_lines(path));
   std::vector<Request> requests;
   for (const json::value& v : lines) {
     if (static_cast<int>(requests.size()) == options.num_stories) break;
-    std::vector<int32_t> ids = id_list(v.at("ids"));
+    DI_TRY(std::vector<int32_t> ids, id_list(v, "ids", path));
     ids.resize(std::min(ids.size(), kPromptTokens));
     requests.push_back(greedy(std::move(ids), kOutputTokens));
   }

@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "text/chat.h"
+#include "text/utf8.h"
 
 namespace deepinfer {
 namespace {
@@ -67,6 +68,7 @@ Result<Prompt> make_prompt(const GenerateOptions& options, const engine::EngineI
     prompt.format = chat.output;
     prompt.is_chat = true;
   } else {
+    if (!text::is_valid_utf8(options.prompt)) return fail(Code::kInvalid, "the prompt is not valid UTF-8");
     DI_TRY(prompt.ids, text::encode_completion(engine.tokenizer(), options.prompt));
   }
   return prompt;

@@ -75,7 +75,7 @@ void SamplingFlags::add_to(CLI::App& command) {
   command.add_option("--repetition-penalty", params.repetition_penalty)->capture_default_str();
   command.add_option("--presence-penalty", params.presence_penalty)->capture_default_str();
   command.add_option("--frequency-penalty", params.frequency_penalty)->capture_default_str();
-  command.add_option("--stop", params.stop, "string that ends the answer; may be repeated");
+  command.add_option("--stop", params.stop, "string that ends the answer; may be repeated")->allow_extra_args(false);
   command.add_option("-n", params.n, "answers from one prompt")->capture_default_str();
   command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token");
   command.add_flag("--logprobs", params.logprobs, "log-probabilities of the chosen tokens (with --json)");

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
+#include "base/result.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 
 int main(int argc, char** argv) {
@@ -25,7 +27,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help
+    return deepinfer::report({deepinfer::Code::kInvalid, std::string(e.what()) + " (--help lists the options)"});
   }
   return exit_code;
 }
