@@ -127,14 +127,14 @@ bool DraftPlanner::explores_at(int64_t step) const {
 
 int DraftPlanner::choose(const Options& o, int num_seqs) {
   int n = config_.max_draft, scheduled = n + 1;
-  bool is_first = smooth_.empty();
   smooth_.resize(o.rates.size(), 0.0);
   for (int i = 0; i <= scheduled; ++i) {
     // Widths are judged by averages already, scheduled by the last round alone.
     double steady = i == scheduled ? kSteadyScheduled : kSteadyWidths;
-    double share = is_first ? 1.0 : std::clamp(num_seqs / steady, kLeastShare, 1.0);
+    double share = smooth_is_informed_ ? std::clamp(num_seqs / steady, kLeastShare, 1.0) : 1.0;
     smooth_[at(i)] += share * (o.rates[at(i)] / o.rates[0] - smooth_[at(i)]);
   }
+  smooth_is_informed_ = has_average_;  // the first step takes every draft to be accepted: nothing to remember
   if (config_.mode == DraftMode::kFixed) return n;
   if (config_.mode == DraftMode::kScheduled) return scheduled;
   if (choice_ < 0) choice_ = n;

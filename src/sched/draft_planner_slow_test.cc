@@ -171,7 +171,7 @@ TEST_P(AutomaticChoice, IsCloseToTheBest) {
          {Named{"linear", linear}, Named{"saturating", saturating}, Named{"compute-bound", compute_bound}}) {
       Sweep s = sweep(name, machine, GetParam(), mean);
       double best = std::max(s.scheduled, *std::max_element(s.fixed.begin(), s.fixed.end()));
-      // The goal is 0.99. One sequence alone tells too little of its next round: 0.981 was measured there, 0.993 from 4 on.
+      // The goal is 0.99. One sequence alone tells too little of its next round: 0.981 was measured, 0.993 from 4 on.
       EXPECT_GE(s.automatic, (GetParam() == 1 ? 0.975 : 0.985) * best) << name << " " << mean;
     }
 }
