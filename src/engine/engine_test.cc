@@ -192,7 +192,7 @@ TEST(Engine, PreemptionDoesNotChangeTokens) {
     std::mt19937 rng(3);
     std::vector<Request> list;
     for (int i = 0; i < 10; ++i) {
-      list.push_back(request(random_prompt(rng, e.config().vocab_size, 120 + 3 * i), 145));
+      list.push_back(request(random_prompt(rng, e.config().vocab_size, 100 + 3 * i), 190));
       list.back().sampling.ignore_eos = true;
       list.back().sampling.prompt_logprobs = i == 2;
     }

@@ -9,8 +9,7 @@ namespace {
 
 constexpr double kAverageRate = 0.05;                      // of one step
 constexpr double kSequenceRate = 0.2;                      // of one round of a sequence
-// From so many sequences on a step speaks for itself.
-constexpr double kSteadyWidths = 24.0, kSteadyScheduled = 128.0, kLeastShare = 0.02;
+constexpr double kSteadyBatch = 32.0, kLeastShare = 0.04;  // from so many sequences on a step speaks for itself
 constexpr double kGainRate = 0.1;                          // of one step with drafts
 constexpr double kTruthRate = 0.02;                        // of one scheduled step
 constexpr int kFirstTurns = 8;                             // every width is tried so often at the start
@@ -127,14 +126,10 @@ bool DraftPlanner::explores_at(int64_t step) const {
 
 int DraftPlanner::choose(const Options& o, int num_seqs) {
   int n = config_.max_draft, scheduled = n + 1;
+  bool is_first = smooth_.empty();
   smooth_.resize(o.rates.size(), 0.0);
-  for (int i = 0; i <= scheduled; ++i) {
-    // Widths are judged by averages already, scheduled by the last round alone.
-    double steady = i == scheduled ? kSteadyScheduled : kSteadyWidths;
-    double share = smooth_is_informed_ ? std::clamp(num_seqs / steady, kLeastShare, 1.0) : 1.0;
-    smooth_[at(i)] += share * (o.rates[at(i)] / o.rates[0] - smooth_[at(i)]);
-  }
-  smooth_is_informed_ = has_average_;  // the first step takes every draft to be accepted: nothing to remember
+  double share = is_first ? 1.0 : std::clamp(num_seqs / kSteadyBatch, kLeastShare, 1.0);
+  for (std::size_t i = 0; i < smooth_.size(); ++i) smooth_[i] += share * (o.rates[i] / o.rates[0] - smooth_[i]);
   if (config_.mode == DraftMode::kFixed) return n;
   if (config_.mode == DraftMode::kScheduled) return scheduled;
   if (choice_ < 0) choice_ = n;

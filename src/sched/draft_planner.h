@@ -107,7 +107,6 @@ class DraftPlanner {
   bool has_average_ = false;
   int choice_ = -1;                  // index into Options::rates; -1: none yet
   std::vector<double> smooth_;       // rates over that of off, averaged over steps of small batches
-  bool smooth_is_informed_ = false;
   double scheduled_gain_ = 0.0;      // rate(scheduled) / rate(off) when drafts were last at hand; 0: never
   double scheduled_truth_ = 1.0;     // tokens that scheduled steps emitted over those expected
   double scheduled_expected_ = 0.0;  // of the last step, 0 if it was not scheduled
