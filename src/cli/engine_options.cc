@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/log.h"
 #include "weights/model_path.h"
 
 namespace deepinfer {
@@ -53,6 +54,7 @@ void EngineFlags::add_to(CLI::App& command) {
 
 Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
   DI_TRY(engine::Settings settings, engine::read_settings());
+  spdlog::set_level(spdlog::level::from_str(settings.log_level));
   if (options.model.empty()) options.model = embedded_model();
   if (options.model.empty())
     return fail(Code::kNotFound, "--model is missing and models/tiny was not found beside the program");
