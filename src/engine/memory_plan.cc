@@ -73,8 +73,10 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   kernels::RecordFormat format = model::record_format(ops.numerics());
   plan.slot_bytes = cache::StatePlan::make(config, format, plan.backtracking).slot_bytes();
   plan.block_bytes = cache::GlobalLayout::make(config, format).block_bytes();
-  model::Limits limits{
-      .max_rows = plan.max_rows, .max_sequences = plan.max_sequences, .max_positions = config.max_position_embeddings};
+  model::Limits limits{.max_rows = plan.max_rows,
+                       .max_sequences = plan.max_sequences,
+                       .max_positions = config.max_position_embeddings,
+                       .ring = config.sliding_window + plan.backtracking};
   plan.scratch_bytes = model::Model::scratch_bytes(config, parallel::ParallelPlan{}, 0, ops, limits, num_threads);
   plan.buffer_bytes = Executor::buffer_bytes(config, plan.max_logit_rows, plan.max_sequences);
 
