@@ -55,7 +55,8 @@ struct TokenEvent {
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop;  // the stop string that matched, if one did
   std::string error;
-  Usage usage;  // on the terminal event
+  bool is_user_error = false;  // of `error`: the request itself is at fault (a schema that does not compile)
+  Usage usage;                 // on the terminal event
 };
 
 struct CompletionOutput {
@@ -66,6 +67,7 @@ struct CompletionOutput {
   std::vector<std::vector<TopLogprob>> top_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
+  bool is_user_error = false;
   Usage usage;
 };
 

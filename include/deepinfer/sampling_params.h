@@ -28,12 +28,19 @@ enum class LogprobKind : uint8_t {
   kProcessed,  // of the distribution that was drawn from; 0 at temperature 0
 };
 
-// `so_args`: the answer follows a grammar.
+// `so_args`: the answer follows a grammar (docs/structured_output.md). Compiled in the background: a schema that does
+// not compile ends its request with one terminal event that carries the compiler's message and `is_user_error`.
 struct StructuredOutput {
-  std::string schema_type;  // "json", "regex", "ebnf" or "structural_tag"
+  // json            `schema` is a JSON schema; empty: any JSON. Only declared properties are allowed
+  // json_object     any JSON object; `schema` is empty
+  // regex, ebnf     `schema` is a regular expression for the whole answer, or a grammar whose first rule is `root`
+  // choice          `schema` is a JSON list of strings, one of which is the answer
+  // structural_tag  `schema` is the JSON of a structural tag; control tokens may appear where it spells them
+  std::string schema_type;
   std::string schema;
-  std::vector<int32_t> trigger_token_ids;  // empty: constrained from the first token
+  std::vector<int32_t> trigger_token_ids;  // the output is free until it holds this sequence; empty: never free
   std::optional<int32_t> bound_token_id;   // once it appears while the trigger is pending, the trigger is forced
+  std::string prefix;                      // text at the end of the prompt that is already part of the answer
 };
 
 struct SamplingParams {
