@@ -77,7 +77,7 @@ struct Bench {
   std::unique_ptr<Device> device = make_cpu_device();
   DeviceBuffer workspace;
 
-  Bench(int threads, kernels::Numerics numerics) : stream(threads), ops(kernels::make_cpu_ops(numerics)) {
+  explicit Bench(int threads) : stream(threads), ops(kernels::make_cpu_ops()) {
     const int64_t bytes = ops->workspace_bytes({.rows = 4096,
                                                 .max_cols = 25600,
                                                 .max_positions = 1 << 20,
@@ -130,16 +130,15 @@ void measure(benchmark::State& state, Bench& bench, const Work& work) {
 }
 
 using Make = std::function<Work(Bench&)>;
-void add(const std::string& name, kernels::Numerics numerics, const Make& make) {
+void add(const std::string& name, const Make& make) {
   std::vector<int> counts{1};
   if (available_threads() > 1) counts.push_back(available_threads());
   for (int threads : counts) {
-    benchmark::RegisterBenchmark(
-        fmt::format("{}/{}/threads:{}", name, kernels::numerics_name(numerics), threads).c_str(),
-        [=](benchmark::State& state) {
-          Bench bench(threads, numerics);
-          measure(state, bench, make(bench));
-        })
+    benchmark::RegisterBenchmark(fmt::format("{}/threads:{}", name, threads).c_str(),
+                                 [=](benchmark::State& state) {
+                                   Bench bench(threads);
+                                   measure(state, bench, make(bench));
+                                 })
         ->UseManualTime()
         ->MinTime(0.2)
         ->Unit(benchmark::kMicrosecond);
@@ -361,34 +360,31 @@ Make route(int64_t rows) {
 
 void register_all() {
   using enum Weight::Kind;
-  const auto fast = kernels::Numerics::kFast, vendor = kernels::Numerics::kVendor;
   // Decode, real widths: one expert layer, and the dense matrices.
-  add("moe_decode/6_of_384+shared/rows:1", fast, moe(5120, 2304, 384, 6, 1, true, "read"));
-  add("moe_decode/6_of_384/rows:1", fast, moe(5120, 2304, 384, 6, 1, false, "read"));
-  add("moe_decode/6_of_384+shared/rows:8", fast, moe(5120, 2304, 384, 6, 8, true, "read"));
-  add("moe_decode/6_of_64x768/rows:1", fast, moe(1536, 768, 64, 6, 1, false, "read"));
+  add("moe_decode/6_of_384+shared/rows:1", moe(5120, 2304, 384, 6, 1, true, "read"));
+  add("moe_decode/6_of_384/rows:1", moe(5120, 2304, 384, 6, 1, false, "read"));
+  add("moe_decode/6_of_384+shared/rows:8", moe(5120, 2304, 384, 6, 8, true, "read"));
+  add("moe_decode/6_of_64x768/rows:1", moe(1536, 768, 64, 6, 1, false, "read"));
   for (int64_t rows : {1, 2, 4, 8}) {
-    add(fmt::format("linear_fp8/8192x5120/rows:{}", rows), fast, linear(kFp8, 8192, 5120, rows, "read"));
-    add(fmt::format("linear_fp4/8192x5120/rows:{}", rows), fast, linear(kFp4, 8192, 5120, rows, "read"));
-    add(fmt::format("linear_bf16/8192x5120/rows:{}", rows), fast, linear(kBF16, 8192, 5120, rows, "read"));
+    add(fmt::format("linear_fp8/8192x5120/rows:{}", rows), linear(kFp8, 8192, 5120, rows, "read"));
+    add(fmt::format("linear_fp4/8192x5120/rows:{}", rows), linear(kFp4, 8192, 5120, rows, "read"));
+    add(fmt::format("linear_bf16/8192x5120/rows:{}", rows), linear(kBF16, 8192, 5120, rows, "read"));
   }
-  add("linear_fp8/8192x5120/rows:1", vendor, linear(kFp8, 8192, 5120, 1, "read"));
-  add("mhc/5120/rows:1", fast, mhc(1, 5120));
-  add("attention/640_keys/rows:1", fast, attention(1, 64, 512, 512));
-  add("select/65536/rows:1", fast, select(1, 65536, "read"));
-  add("select/1048576/rows:1", fast, select(1, 1 << 20, "read"));
+  add("mhc/5120/rows:1", mhc(1, 5120));
+  add("attention/640_keys/rows:1", attention(1, 64, 512, 512));
+  add("select/65536/rows:1", select(1, 65536, "read"));
+  add("select/1048576/rows:1", select(1, 1 << 20, "read"));
   // Prefill.
   for (int64_t rows : {16, 64, 512}) {
-    add(fmt::format("linear_fp8/2048x5120/rows:{}", rows), fast, linear(kFp8, 2048, 5120, rows, "int16"));
-    add(fmt::format("linear_fp4/2048x5120/rows:{}", rows), fast, linear(kFp4, 2048, 5120, rows, "int8"));
+    add(fmt::format("linear_fp8/2048x5120/rows:{}", rows), linear(kFp8, 2048, 5120, rows, "int16"));
+    add(fmt::format("linear_fp4/2048x5120/rows:{}", rows), linear(kFp4, 2048, 5120, rows, "int8"));
   }
-  add("linear_bf16/512x5120/rows:512", fast, linear(kBF16, 512, 5120, 512, "fma_f32"));
-  add("linear_fp8/2048x5120/rows:512", vendor, linear(kFp8, 2048, 5120, 512, "fma_f32"));
-  add("moe_prefill/6_of_64x768/rows:512", fast, moe(1536, 768, 64, 6, 512, false, "int8"));
-  add("attention/640_keys/rows:32", fast, attention(32, 64, 512, 512));
-  add("select/65536/rows:8", fast, select(8, 65536, "int8"));
-  add("mhc/5120/rows:256", fast, mhc(256, 5120));
-  add("route/384/rows:256", fast, route(256));
+  add("linear_bf16/512x5120/rows:512", linear(kBF16, 512, 5120, 512, "fma_f32"));
+  add("moe_prefill/6_of_64x768/rows:512", moe(1536, 768, 64, 6, 512, false, "int8"));
+  add("attention/640_keys/rows:32", attention(32, 64, 512, 512));
+  add("select/65536/rows:8", select(8, 65536, "int8"));
+  add("mhc/5120/rows:256", mhc(256, 5120));
+  add("route/384/rows:256", route(256));
 }
 
 }  // namespace

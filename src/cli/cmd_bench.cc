@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <random>
 
-#include <CLI/CLI.hpp>
-
 #include "base/json.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -123,22 +121,20 @@ Result<void> bench(BenchOptions& o) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, int& exit_code) {
+void add_bench(Command& app, int& exit_code) {
   auto o = std::make_shared<BenchOptions>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("bench", "measure prefill and decode speed");
-  o->engine.add_to(*command);
-  command->add_option("--prompts", o->prompts)->capture_default_str()->check(CLI::Range(1, 100000));
-  command->add_option("--prompt-tokens", o->prompt_tokens)->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  command->add_option("--output-tokens", o->output_tokens)->capture_default_str()->check(CLI::Range(2, 1 << 20));
-  command->add_option("--concurrency", o->concurrency, "sequences that run together")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command->add_option("--repeats", o->repeats)->capture_default_str()->check(CLI::Range(1, 1000));
-  command->add_option("--seed", o->seed, "of the random prompts")->capture_default_str();
-  command->add_option("--temperature", o->temperature)->capture_default_str();
-  command->add_option("--text", o->text, "prompts repeat this text instead of random ids");
-  command->add_flag("--json", o->prints_json);
-  command->callback([o, &exit_code] {
+  Command command = app.subcommand("bench", "measure prefill and decode speed");
+  o->engine.add_to(command);
+  command.option("--prompts", o->prompts).show_default().in_range(1, 100000);
+  command.option("--prompt-tokens", o->prompt_tokens).show_default().in_range(1, 1 << 20);
+  command.option("--output-tokens", o->output_tokens).show_default().in_range(2, 1 << 20);
+  command.option("--concurrency", o->concurrency, "sequences that run together").show_default().in_range(1, 4096);
+  command.option("--repeats", o->repeats).show_default().in_range(1, 1000);
+  command.option("--seed", o->seed, "of the random prompts").show_default();
+  command.option("--temperature", o->temperature).show_default();
+  command.option("--text", o->text, "prompts repeat this text instead of random ids");
+  command.flag("--json", o->prints_json);
+  command.callback([o, &exit_code] {
     if (auto done = bench(*o); !done) exit_code = report(done.error());
   });
 }

@@ -12,8 +12,6 @@
 #include <mutex>
 
 #include <unistd.h>
-#include <CLI/CLI.hpp>
-
 #include "base/json.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -190,14 +188,14 @@ Result<void> chat(ChatOptionsCli& options) {
 
 }  // namespace
 
-void add_chat(CLI::App& app, int& exit_code) {
+void add_chat(Command& app, int& exit_code) {
   auto options = std::make_shared<ChatOptionsCli>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("chat", "talk to the model");
-  options->engine.add_to(*command);
-  options->sampling.add_to(*command);
-  command->add_option("--system", options->system, "system message");
-  command->add_flag("--think", options->thinks, "let the model reason before it answers");
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("chat", "talk to the model");
+  options->engine.add_to(command);
+  options->sampling.add_to(command);
+  command.option("--system", options->system, "system message");
+  command.flag("--think", options->thinks, "let the model reason before it answers");
+  command.callback([options, &exit_code] {
     if (auto done = chat(*options); !done) exit_code = report(done.error());
   });
 }

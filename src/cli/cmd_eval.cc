@@ -8,8 +8,6 @@
 #include <fstream>
 #include <map>
 
-#include <CLI/CLI.hpp>
-
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/command.h"
@@ -176,17 +174,17 @@ Result<void> eval(EvalOptions& options) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, int& exit_code) {
+void add_eval(Command& app, int& exit_code) {
   auto options = std::make_shared<EvalOptions>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("eval", "score the tiny model's held-out tasks");
-  options->engine.add_to(*command);
-  command->add_option("--tasks", options->tasks, "set of tasks")->capture_default_str();
-  command->add_option("--data", options->directory, "directory with items.jsonl and stories.jsonl; default: eval/tiny");
-  command->add_option("--per-task", options->per_task, "items a task at most")->capture_default_str();
-  command->add_option("--stories", options->num_stories, "stories for the acceptance figure")->capture_default_str();
-  command->add_flag("--json", options->prints_json,
-                    "print {task: teacher-forced accuracy, generated: {...}, accepted_a_round}");
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("eval", "score the tiny model's held-out tasks");
+  options->engine.add_to(command);
+  command.option("--tasks", options->tasks, "set of tasks").show_default();
+  command.option("--data", options->directory, "directory with items.jsonl and stories.jsonl; default: eval/tiny");
+  command.option("--per-task", options->per_task, "items a task at most").show_default();
+  command.option("--stories", options->num_stories, "stories for the acceptance figure").show_default();
+  command.flag("--json", options->prints_json,
+               "print {task: teacher-forced accuracy, generated: {...}, accepted_a_round}");
+  command.callback([options, &exit_code] {
     if (auto done = eval(*options); !done) exit_code = report(done.error());
   });
 }

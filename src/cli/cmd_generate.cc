@@ -7,8 +7,6 @@
 #include <mutex>
 
 #include <unistd.h>
-#include <CLI/CLI.hpp>
-
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/command.h"
@@ -154,16 +152,16 @@ Result<void> generate(GenerateOptions& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, int& exit_code) {
+void add_generate(Command& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("generate", "continue a prompt");
-  options->engine.add_to(*command);
-  options->sampling.add_to(*command);
-  command->add_option("--prompt", options->prompt, "text to continue; control tokens in it are read as such");
-  command->add_option("--ids", options->ids_file, "file with a JSON list of token ids");
-  command->add_option("--chat", options->chat_file, "file with a chat request (messages, tools, ...)");
-  command->add_flag("--json", options->prints_json, "print one JSON object instead of text");
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("generate", "continue a prompt");
+  options->engine.add_to(command);
+  options->sampling.add_to(command);
+  command.option("--prompt", options->prompt, "text to continue; control tokens in it are read as such");
+  command.option("--ids", options->ids_file, "file with a JSON list of token ids");
+  command.option("--chat", options->chat_file, "file with a chat request (messages, tools, ...)");
+  command.flag("--json", options->prints_json, "print one JSON object instead of text");
+  command.callback([options, &exit_code] {
     if (auto done = generate(*options); !done) exit_code = report(done.error());
   });
 }

@@ -4,8 +4,6 @@
 #include <map>
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/quantity.h"
@@ -118,14 +116,14 @@ Result<void> inspect(const Options& o) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, int& exit_code) {
+void add_inspect(Command& app, int& exit_code) {
   auto o = std::make_shared<Options>();  // owned by the callback, filled by the parser
-  CLI::App* cmd = app.add_subcommand("inspect", "configuration, tensors, bytes by kind and memory of a checkpoint");
-  cmd->add_option("--model", o->model, "model directory or hub name")->required();
-  cmd->add_flag("--verify", o->verify, "read every scale, and compare known bytes");
-  cmd->add_flag("--download", o->download, "download a hub name that is absent");
-  cmd->add_option("--threads", o->threads, "threads (default: all)");
-  cmd->callback([o, &exit_code] {
+  Command cmd = app.subcommand("inspect", "configuration, tensors, bytes by kind and memory of a checkpoint");
+  cmd.option("--model", o->model, "model directory or hub name").required();
+  cmd.flag("--verify", o->verify, "read every scale, and compare known bytes");
+  cmd.flag("--download", o->download, "download a hub name that is absent");
+  cmd.option("--threads", o->threads, "threads (default: all)");
+  cmd.callback([o, &exit_code] {
     auto result = inspect(*o);
     exit_code = result ? 0 : report(result.error());
   });

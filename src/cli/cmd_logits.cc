@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <numeric>
 
-#include <CLI/CLI.hpp>
-
 #include "base/json.h"
 #include "base/log.h"
 #include "base/math.h"
@@ -260,26 +258,23 @@ Result<void> run(const Options& options) {
 
 }  // namespace
 
-void add_logits(CLI::App& app, int& exit_code) {
+void add_logits(Command& app, int& exit_code) {
   auto options = std::make_shared<Options>();  // owners: the parser's bindings and the callback
-  CLI::App* command = app.add_subcommand("logits", "logits, drafts and intermediate values of given token ids");
-  command->add_option("--model", options->model, "checkpoint directory")->required();
-  command->add_option("--ids", options->ids, "JSON: [[id]] or [{\"ids\": [id], \"image\": [[from, to)]}]")->required();
-  command->add_option("--out", options->out, "safetensors file to write")->required();
-  command->add_option("--numerics", options->numerics, "fp32, qat, vendor or fast");
-  command->add_option("--backend", options->backend, "ref, cpu or cuda");
-  command->add_option("--chunk", options->chunk, "prefill in chunks of this many rows")->check(CLI::PositiveNumber);
-  command->add_option("--decode-from", options->decode_from, "one token at a time from this position on")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--threads", options->threads, "of all ranks together; default: all")->check(CLI::PositiveNumber);
-  command->add_option("--ranks", options->ranks, "tensor-parallel ranks inside the process")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--hidden", options->hidden, "also the streams and fold weights that enter each layer");
-  command->add_flag("--trace", options->trace, "also chosen and candidate entries and Engram rows");
-  command->add_option("--save-state", options->save_state, "folder for the caches after the last position");
-  command->add_option("--load-state", options->load_state,
-                      "folder of an earlier run on the beginnings of the sequences");
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("logits", "logits, drafts and intermediate values of given token ids");
+  command.option("--model", options->model, "checkpoint directory").required();
+  command.option("--ids", options->ids, "JSON: [[id]] or [{\"ids\": [id], \"image\": [[from, to)]}]").required();
+  command.option("--out", options->out, "safetensors file to write").required();
+  command.option("--numerics", options->numerics, "fp32, qat, vendor or fast");
+  command.option("--backend", options->backend, "ref, cpu or cuda");
+  command.option("--chunk", options->chunk, "prefill in chunks of this many rows").positive();
+  command.option("--decode-from", options->decode_from, "one token at a time from this position on").non_negative();
+  command.option("--threads", options->threads, "of all ranks together; default: all").positive();
+  command.option("--ranks", options->ranks, "tensor-parallel ranks inside the process").positive();
+  command.flag("--hidden", options->hidden, "also the streams and fold weights that enter each layer");
+  command.flag("--trace", options->trace, "also chosen and candidate entries and Engram rows");
+  command.option("--save-state", options->save_state, "folder for the caches after the last position");
+  command.option("--load-state", options->load_state, "folder of an earlier run on the beginnings of the sequences");
+  command.callback([options, &exit_code] {
     if (auto done = run(*options); !done) exit_code = report(done.error());
   });
 }

@@ -3,8 +3,6 @@
 #include <cstdio>
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -35,20 +33,20 @@ Result<void> make_random(const Options& o) {
 
 }  // namespace
 
-void add_make_random(CLI::App& app, int& exit_code) {
+void add_make_random(Command& app, int& exit_code) {
   auto o = std::make_shared<Options>();  // owned by the callback, filled by the parser
-  CLI::App* cmd = app.add_subcommand("make-random", "write a checkpoint of random weights in the released format");
-  cmd->add_option("--shape", o->shape, "flash, bench, tiny, or the path of a config.json")->required();
-  cmd->add_option("--out", o->out, "directory to create")->required();
-  cmd->add_option("--layers", o->sizes.layers, "backbone layers (flash; 40 is the released layout)");
-  cmd->add_option("--experts", o->sizes.experts, "routed experts a layer");
-  cmd->add_option("--vocab", o->sizes.vocab, "vocabulary size");
-  cmd->add_option("--compressed-vocab", o->sizes.compressed_vocab, "size of the compressed vocabulary");
-  cmd->add_option("--engram-vocab", o->sizes.engram_vocab,
-                  "smallest Engram bucket (released: 16000000; flash default: 65536)");
-  cmd->add_option("--seed", o->seed, "seed of the weights");
-  cmd->add_option("--threads", o->threads, "threads (default: all)");
-  cmd->callback([o, &exit_code] {
+  Command cmd = app.subcommand("make-random", "write a checkpoint of random weights in the released format");
+  cmd.option("--shape", o->shape, "flash, bench, tiny, or the path of a config.json").required();
+  cmd.option("--out", o->out, "directory to create").required();
+  cmd.option("--layers", o->sizes.layers, "backbone layers (flash; 40 is the released layout)");
+  cmd.option("--experts", o->sizes.experts, "routed experts a layer");
+  cmd.option("--vocab", o->sizes.vocab, "vocabulary size");
+  cmd.option("--compressed-vocab", o->sizes.compressed_vocab, "size of the compressed vocabulary");
+  cmd.option("--engram-vocab", o->sizes.engram_vocab,
+             "smallest Engram bucket (released: 16000000; flash default: 65536)");
+  cmd.option("--seed", o->seed, "seed of the weights");
+  cmd.option("--threads", o->threads, "threads (default: all)");
+  cmd.callback([o, &exit_code] {
     auto result = make_random(*o);
     exit_code = result ? 0 : report(result.error());
   });

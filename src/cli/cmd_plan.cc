@@ -4,8 +4,6 @@
 #include <filesystem>
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -86,14 +84,14 @@ Result<void> plan(const Options& o) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& exit_code) {
+void add_plan(Command& app, int& exit_code) {
   auto o = std::make_shared<Options>();  // owned by the callback, filled by the parser
-  CLI::App* cmd = app.add_subcommand("plan", "placement, memory and predicted limits of a machine; no weights needed");
-  cmd->add_option("--config", o->config, "config.json, a model directory, or a hub name")->required();
-  cmd->add_option("--devices", o->devices, "for example 8xH200; cpu (default)");
-  cmd->add_option("--ram", o->ram, "host memory, for example 1T")->required();
-  cmd->add_option("--context", o->context, "tokens of a sequence, for example 1M (default: the model's limit)");
-  cmd->callback([o, &exit_code] {
+  Command cmd = app.subcommand("plan", "placement, memory and predicted limits of a machine; no weights needed");
+  cmd.option("--config", o->config, "config.json, a model directory, or a hub name").required();
+  cmd.option("--devices", o->devices, "for example 8xH200; cpu (default)");
+  cmd.option("--ram", o->ram, "host memory, for example 1T").required();
+  cmd.option("--context", o->context, "tokens of a sequence, for example 1M (default: the model's limit)");
+  cmd.callback([o, &exit_code] {
     auto result = plan(*o);
     exit_code = result ? 0 : report(result.error());
   });

@@ -7,8 +7,6 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "base/file.h"
 #include "base/result.h"
 #include "cli/command.h"
@@ -66,15 +64,15 @@ Result<void> render(const RenderOptions& options) {
 
 }  // namespace
 
-void add_render(CLI::App& app, int& exit_code) {
+void add_render(Command& app, int& exit_code) {
   auto options = std::make_shared<RenderOptions>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("render", "turn a chat request on stdin into {prompt, ids, special}");
-  command->add_option("--model", options->model, "checkpoint directory")->required();
-  command->add_option("--policy", options->policy, "open, or official: only what the official service accepts")
-      ->check(CLI::IsMember({"open", "official"}));
-  command->add_flag("--keep-reasoning", options->keeps_reasoning,
-                    "keep reasoning since the last user message even if no tools are declared");
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("render", "turn a chat request on stdin into {prompt, ids, special}");
+  command.option("--model", options->model, "checkpoint directory").required();
+  command.option("--policy", options->policy, "open, or official: only what the official service accepts")
+      .one_of({"open", "official"});
+  command.flag("--keep-reasoning", options->keeps_reasoning,
+               "keep reasoning since the last user message even if no tools are declared");
+  command.callback([options, &exit_code] {
     if (auto done = render(*options); !done) exit_code = report(done.error());
   });
 }

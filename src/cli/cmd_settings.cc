@@ -2,20 +2,18 @@
 
 #include <cstdio>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "engine/settings.h"
 
 namespace deepinfer {
 
-void add_settings(CLI::App& app, int& exit_code) {
+void add_settings(Command& app, int& exit_code) {
   auto prints_table = std::make_shared<bool>(false);  // owned by the callback, which outlives this function
-  CLI::App* command =
-      app.add_subcommand("settings", "check the DEEPINFER_* variables; --markdown prints every known setting");
-  command->add_flag("--markdown", *prints_table, "print docs/settings.md");
-  command->callback([prints_table, &exit_code] {
+  Command command =
+      app.subcommand("settings", "check the DEEPINFER_* variables; --markdown prints every known setting");
+  command.flag("--markdown", *prints_table, "print docs/settings.md");
+  command.callback([prints_table, &exit_code] {
     if (*prints_table) {
       std::fputs(engine::settings_markdown().c_str(), stdout);
       return;

@@ -6,8 +6,6 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -90,13 +88,13 @@ Result<void> tokenize(const TokenizeOptions& options) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, int& exit_code) {
+void add_tokenize(Command& app, int& exit_code) {
   auto options = std::make_shared<TokenizeOptions>();  // owned by the callback, which outlives this function
-  CLI::App* command = app.add_subcommand("tokenize", "turn lines of JSON strings on stdin into lists of token ids");
-  command->add_option("--model", options->model, "checkpoint directory or tokenizer.json")->required();
-  CLI::Option* plain = command->add_flag("--plain", options->is_plain, "do not match added tokens");
-  command->add_flag("--decode", options->decodes, "turn lines of id lists into JSON strings")->excludes(plain);
-  command->callback([options, &exit_code] {
+  Command command = app.subcommand("tokenize", "turn lines of JSON strings on stdin into lists of token ids");
+  command.option("--model", options->model, "checkpoint directory or tokenizer.json").required();
+  Option plain = command.flag("--plain", options->is_plain, "do not match added tokens");
+  command.flag("--decode", options->decodes, "turn lines of id lists into JSON strings").excludes(plain);
+  command.callback([options, &exit_code] {
     if (auto done = tokenize(*options); !done) exit_code = report(done.error());
   });
 }

@@ -3,9 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
-
 #include "base/log.h"
+#include "cli/command.h"
 #include "weights/model_path.h"
 
 namespace deepinfer {
@@ -25,31 +24,25 @@ std::string embedded_model() {
   return "";
 }
 
-void EngineFlags::add_to(CLI::App& command) {
+void EngineFlags::add_to(Command& command) {
   options.model.clear();
-  command.add_option("--model", options.model, "checkpoint directory or hub name; default: the built-in tiny model");
-  command.add_option("--tokenizer", options.tokenizer, "directory with tokenizer.json; default: the model's");
-  command.add_option("--threads", options.num_threads, "threads; default: all available")->check(CLI::Range(1, 4096));
-  command.add_option("--numerics", options.numerics, "fast, vendor, qat or fp32")->capture_default_str();
-  command.add_option("--backend", options.backend, "cpu or ref");
-  command.add_option("--max-model-len", options.max_model_len, "context length; default: what memory allows")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--max-num-seqs", options.max_num_seqs, "sequences that run together")->check(CLI::Range(1, 4096));
-  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step")
-      ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--drafts", options.num_drafts, "drafts a step verifies at most; 0: no speculation")
-      ->check(CLI::Range(0, 32));
-  command.add_option("--truncation", truncation, "prompt rows of the decoder half: off or compact")
-      ->check(CLI::IsMember({"off", "compact"}));
-  command.add_option("--keep-tokens", options.keep_tokens, "prompt rows that compact keeps")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--cache-mode", cache_mode, "bounded, exact or off")
-      ->check(CLI::IsMember({"bounded", "exact", "off"}));
-  command.add_option("--max-step-ms", options.max_step_ms, "bound on a step that holds decode rows")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--engine-seed", options.seed, "seeds of requests without one derive from it");
-  command.add_flag("--quiet", is_quiet, "do not print configuration and memory plan");
-  command.add_flag("--download", downloads, "download a hub name that is not in the cache");
+  command.option("--model", options.model, "checkpoint directory or hub name; default: the built-in tiny model");
+  command.option("--tokenizer", options.tokenizer, "directory with tokenizer.json; default: the model's");
+  command.option("--threads", options.num_threads, "threads; default: all available").in_range(1, 4096);
+  command.option("--numerics", options.numerics, "fast, vendor, qat or fp32").show_default();
+  command.option("--backend", options.backend, "cpu or ref");
+  command.option("--max-model-len", options.max_model_len, "context length; default: what memory allows").positive();
+  command.option("--max-num-seqs", options.max_num_seqs, "sequences that run together").in_range(1, 4096);
+  command.option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step").in_range(1, 1 << 20);
+  command.option("--drafts", options.num_drafts, "drafts a step verifies at most; 0: no speculation").in_range(0, 32);
+  command.option("--truncation", truncation, "prompt rows of the decoder half: off or compact")
+      .one_of({"off", "compact"});
+  command.option("--keep-tokens", options.keep_tokens, "prompt rows that compact keeps").positive();
+  command.option("--cache-mode", cache_mode, "bounded, exact or off").one_of({"bounded", "exact", "off"});
+  command.option("--max-step-ms", options.max_step_ms, "bound on a step that holds decode rows").non_negative();
+  command.option("--engine-seed", options.seed, "seeds of requests without one derive from it");
+  command.flag("--quiet", is_quiet, "do not print configuration and memory plan");
+  command.flag("--download", downloads, "download a hub name that is not in the cache");
 }
 
 Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
@@ -67,22 +60,21 @@ Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
   return engine;
 }
 
-void SamplingFlags::add_to(CLI::App& command) {
-  command.add_option("--max-tokens", params.max_tokens, "tokens of the answer at most")->capture_default_str();
-  command.add_option("--temperature", params.temperature, "0: the likeliest token")->capture_default_str();
-  command.add_option("--top-p", params.top_p)->capture_default_str();
-  command.add_option("--top-k", params.top_k, "-1: off")->capture_default_str();
-  command.add_option("--min-p", params.min_p)->capture_default_str();
-  command.add_option("--seed", seed, "makes sampling repeatable");
-  command.add_option("--repetition-penalty", params.repetition_penalty)->capture_default_str();
-  command.add_option("--presence-penalty", params.presence_penalty)->capture_default_str();
-  command.add_option("--frequency-penalty", params.frequency_penalty)->capture_default_str();
-  command.add_option("--stop", params.stop, "string that ends the answer; may be repeated")->allow_extra_args(false);
-  command.add_option("-n", params.n, "answers from one prompt")->capture_default_str();
-  command.add_flag("--ignore-eos", params.ignore_eos, "go on after the end token");
-  command.add_flag("--logprobs", params.logprobs, "log-probabilities of the chosen tokens (with --json)");
-  command.add_option("--top-logprobs", params.top_logprobs, "alternatives per token (with --json)")
-      ->capture_default_str();
+void SamplingFlags::add_to(Command& command) {
+  command.option("--max-tokens", params.max_tokens, "tokens of the answer at most").show_default();
+  command.option("--temperature", params.temperature, "0: the likeliest token").show_default();
+  command.option("--top-p", params.top_p).show_default();
+  command.option("--top-k", params.top_k, "-1: off").show_default();
+  command.option("--min-p", params.min_p).show_default();
+  command.option("--seed", seed, "makes sampling repeatable");
+  command.option("--repetition-penalty", params.repetition_penalty).show_default();
+  command.option("--presence-penalty", params.presence_penalty).show_default();
+  command.option("--frequency-penalty", params.frequency_penalty).show_default();
+  command.option("--stop", params.stop, "string that ends the answer; may be repeated").one_value_each();
+  command.option("-n", params.n, "answers from one prompt").show_default();
+  command.flag("--ignore-eos", params.ignore_eos, "go on after the end token");
+  command.flag("--logprobs", params.logprobs, "log-probabilities of the chosen tokens (with --json)");
+  command.option("--top-logprobs", params.top_logprobs, "alternatives per token (with --json)").show_default();
 }
 
 SamplingParams SamplingFlags::get() const {

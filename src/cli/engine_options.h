@@ -7,11 +7,8 @@
 #include "base/result.h"
 #include "engine/engine_impl.h"
 
-namespace CLI {
-class App;
-}
-
 namespace deepinfer {
+class Command;
 
 // models/tiny of this source tree or installation: beside the working directory or above the binary; empty if not
 // found.
@@ -25,7 +22,7 @@ struct EngineFlags {
   bool is_quiet = false;
   bool downloads = false;
 
-  void add_to(CLI::App& command);
+  void add_to(Command& command);
   // Resolves the model, applies the environment and builds the engine; prints configuration and memory plan to stderr
   // unless it is quiet.
   Result<std::unique_ptr<engine::EngineImpl>> make();
@@ -37,7 +34,7 @@ struct SamplingFlags {
   std::optional<uint64_t> seed;
 
   explicit SamplingFlags(int max_tokens) { params.max_tokens = max_tokens, params.temperature = 0; }
-  void add_to(CLI::App& command);
+  void add_to(Command& command);
   SamplingParams get() const;
 };
 

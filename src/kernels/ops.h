@@ -53,6 +53,7 @@ struct Batch {
   const int64_t* positions = nullptr;   // [T]
   const int32_t* run_of_row = nullptr;  // [T]
   const uint8_t* is_image = nullptr;    // [T], 1 inside an image span; nullptr: all text
+  const Run* device_runs = nullptr;     // `runs` where a device's kernels read them; unused on a host
 };
 
 // How cached records are stored. kPacked: window 512 e4m3 + 16 ue8m0 per 512 channels (D + D/32 bytes), entries D/2 +
@@ -206,8 +207,9 @@ struct WindowStoreParams {
 struct PoolParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
-  TensorView kv, gate;  // [T, D]; F32 for ratio 2; gate empty for ratio 1
-  TailCache tail;       // ratio 2
+  const int32_t* group_of_row = nullptr;  // [T] on a device: the group row that a row completes, or -1
+  TensorView kv, gate;                    // [T, D]; F32 for ratio 2; gate empty for ratio 1
+  TailCache tail;                         // ratio 2
   const bf16* gain = nullptr;
   float eps = 0;
   int ratio = 1;
@@ -218,8 +220,9 @@ struct PoolParams {
 struct GlobalWriteParams {
   const Batch* batch = nullptr;
   std::span<const GroupRun> groups;
-  TensorView latent;   // [G, D]
-  TensorView key_raw;  // [G, I] = latent wk^T
+  const int32_t* group_of_row = nullptr;  // as in PoolParams
+  TensorView latent;                      // [G, D]
+  TensorView key_raw;                     // [G, I] = latent wk^T
   const bf16* key_gain = nullptr;
   float eps = 0;
   std::span<const float> freq;  // [R / 2], compressed frequencies
@@ -242,8 +245,9 @@ struct SelectParams {
   GlobalCache cache;
   Role role = Role::kPlain;
   int top_k = 0, candidate_blocks = 0, candidate_block_size = 0;
-  TensorView candidates;  // [T, candidate_blocks] I32: out for kSource, in for kChooser
-  TensorView chosen;      // out [T, top_k] I32
+  int64_t max_positions = 0;  // no row's position reaches it, now or when recorded work is repeated; 0: see the runs
+  TensorView candidates;      // [T, candidate_blocks] I32: out for kSource, in for kChooser
+  TensorView chosen;          // out [T, top_k] I32
 };
 
 // Attention over the window and the chosen entries with a sink (model.md 3.5); the query is rotated before, the result
@@ -281,13 +285,14 @@ struct ExpertWeights {
 // z = sum over chosen experts, ascending id, of expert(x; w) + shared(x; 1)   (fp32 sum, each expert's output bf16,
 // result bf16)
 struct MoeParams {
-  TensorView x;                            // [T, d]
-  TensorView ids, weights;                 // from route
-  std::span<const ExpertWeights> experts;  // this rank's
-  int expert_begin = 0;                    // logical id of experts[0]
-  const ExpertWeights* shared = nullptr;   // nullptr: the caller adds it
-  float limit = 0;                         // swiglu clamp, <= 0: none
-  TensorView z;                            // out [T, d]; used when slots is empty
+  TensorView x;                                   // [T, d]
+  TensorView ids, weights;                        // from route
+  std::span<const ExpertWeights> experts;         // this rank's
+  const ExpertWeights* device_experts = nullptr;  // the same where a device's kernels read them; unused on a host
+  int expert_begin = 0;                           // logical id of experts[0]
+  const ExpertWeights* shared = nullptr;          // nullptr: the caller adds it
+  float limit = 0;                                // swiglu clamp, <= 0: none
+  TensorView z;                                   // out [T, d]; used when slots is empty
   TensorView slots;  // out [T, K d] or empty: each chosen expert's output on its own, 0 for experts of other ranks
 };
 // z = (((0 + slot_0) + slot_1) + ...) + shared, fp32 then bf16: the sum of MoeParams, after an exchange between ranks.
@@ -375,7 +380,8 @@ class Ops {
   virtual void gather_rows(Stream& stream, const GatherRowsParams& p) = 0;
 };
 
-std::unique_ptr<Ops> make_ref_ops(Numerics numerics);  // all four numerics; `fast` equals `vendor` here
-std::unique_ptr<Ops> make_cpu_ops(Numerics numerics);  // vendor and fast
+std::unique_ptr<Ops> make_ref_ops(Numerics numerics);   // all four numerics; `fast` equals `vendor` here
+std::unique_ptr<Ops> make_cuda_ops(Numerics numerics);  // vendor and fast; only beside a device of make_cuda_device
+std::unique_ptr<Ops> make_cpu_ops();                    // fast
 
 }  // namespace deepinfer::kernels

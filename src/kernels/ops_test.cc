@@ -40,68 +40,7 @@ class OpsTest : public ::testing::TestWithParam<Config> {
   Side side(int threads = 2) const { return {GetParam().backend, GetParam().numerics, threads}; }
 };
 
-// ---- against each other and themselves --------------------------------------------------------------------------
-
-TEST_P(OpsTest, EqualsReference) {
-  Side got = side(), want({"ref", make_ref_ops, {}}, GetParam().numerics, 2);
-  for (int64_t rows : {0, 1, 5, 31, 32, 33}) {
-    const Shape shape{.rows = rows};
-    EXPECT_THAT(compare_ops(got.backend, want.backend, shape, 100 + static_cast<uint64_t>(rows)), IsEmpty());
-  }
-}
-
-TEST_P(OpsTest, EqualsReferenceOnRoughData) {
-  Side got = side(), want({"ref", make_ref_ops, {}}, GetParam().numerics, 2);
-  for (Data data : {Data::kRough, Data::kTies}) {
-    for (uint64_t seed : {1, 2, 3}) {
-      const Shape shape{.rows = 14, .data = data};
-      EXPECT_THAT(compare_ops(got.backend, want.backend, shape, seed), IsEmpty());
-    }
-  }
-}
-
-TEST_P(OpsTest, EqualsReferenceOnOtherShapes) {
-  Side got = side(), want({"ref", make_ref_ops, {}}, GetParam().numerics, 2);
-  const Shape shapes[] = {{.rows = 3,
-                           .hidden = 32,
-                           .streams = 2,
-                           .heads = 1,
-                           .head_dim = 32,
-                           .rope_pairs = 16,
-                           .index_heads = 1,
-                           .experts = 5,
-                           .expert_width = 32,
-                           .experts_per_token = 1,
-                           .window = 1,
-                           .ring = 2,
-                           .context = 20,
-                           .top_k = 1,
-                           .candidate_blocks = 1},
-                          {.rows = 40,
-                           .hidden = 160,
-                           .heads = 8,
-                           .head_dim = 128,
-                           .rope_pairs = 32,
-                           .index_heads = 32,
-                           .index_dim = 128,
-                           .experts = 17,
-                           .expert_width = 96,
-                           .experts_per_token = 6,
-                           .window = 33,
-                           .ring = 40,
-                           .context = 1500,
-                           .top_k = 100,
-                           .candidate_blocks = 20},
-                          {.rows = 4,
-                           .head_dim = 512,
-                           .rope_pairs = 32,
-                           .index_dim = 64,
-                           .window = 128,
-                           .ring = 134,
-                           .context = 300,
-                           .top_k = 512}};
-  for (const Shape& shape : shapes) EXPECT_THAT(compare_ops(got.backend, want.backend, shape, 7), IsEmpty());
-}
+// ---- against themselves --------------------------------------------------------------------------
 
 TEST_P(OpsTest, ThreadCountDoesNotChangeBits) {
   Side one = side(1), two = side(2), five = side(5);
@@ -152,7 +91,7 @@ TEST_P(OpsTest, SurvivesNaN) {
 TEST_P(OpsTest, LinearSumsProducts) {
   Side s = side();
   for (auto [rows, num_out, cols] : {std::tuple{1, 1, 32}, {3, 33, 64}, {7, 31, 320}, {2, 100, 2080}}) {
-    Memory m(s.backend);
+    CallMemory m(s.backend, {.rows = rows, .hidden = cols});
     const HostMatrix x = random_activations(1, rows, cols);
     for (Weight::Kind kind :
          {Weight::Kind::kF32, Weight::Kind::kBF16, Weight::Kind::kFp8, Weight::Kind::kFp8Row, Weight::Kind::kFp4}) {
@@ -168,7 +107,10 @@ TEST_P(OpsTest, LinearSumsProducts) {
           want.row(t)[i] = static_cast<float>(sum);
         }
       }
-      EXPECT_EQ(difference("y", m.get(y), want, {1e-6, 0}), "");
+      // The CPU's products of FP8 and FP4 weights are integer products of rounded activations.
+      const bool rounds =
+          s.ops->numerics() == Numerics::kFast && (kind == Weight::Kind::kFp8 || kind == Weight::Kind::kFp4);
+      EXPECT_EQ(difference("y", m.get(y), want, {rounds ? 0.02 : 1e-6, 0}), "");
     }
   }
 }
@@ -265,8 +207,8 @@ TEST_P(OpsTest, AttentionIsSoftmaxWithSink) {
         }
       }
     }
-    const bool exact = s.ops->numerics() != Numerics::kVendor;
-    EXPECT_EQ(difference("out", got[0].values, want, {exact ? 1e-5 : 0.03, 0}), "");
+    const bool rounds = s.ops->numerics() == Numerics::kVendor;
+    EXPECT_EQ(difference("out", got[0].values, want, {rounds ? 0.03 : 1e-5, 0}), "");
   }
 }
 

@@ -649,15 +649,14 @@ struct TestBackend {
   std::unique_ptr<Ops> (*make)(Numerics);
   std::vector<Numerics> numerics;
 };
-// The CPU backend with the best and with the plainest instruction set of this machine; its `fast` follows other rules
-// (cpu/cpu_ops_test.cc).
+// The reference, and the CPU backend with the best and with the plainest instruction set of this machine.
 inline std::vector<TestBackend> cpu_backends() {
   std::vector<TestBackend> all{{"ref", make_ref_ops, {Numerics::kFp32, Numerics::kQat, Numerics::kVendor}}};
   const size_t count = cpu::usable_tables().size();
-  if (count > 0) all.push_back({"cpu", make_cpu_ops, {Numerics::kVendor}});
+  if (count > 0) all.push_back({"cpu", [](Numerics) { return make_cpu_ops(); }, {Numerics::kFast}});
   if (count > 1) {
     all.push_back(
-        {"cpu_avx2", [](Numerics n) { return cpu::make_ops(n, *cpu::usable_tables().back()); }, {Numerics::kVendor}});
+        {"cpu_avx2", [](Numerics) { return cpu::make_ops(*cpu::usable_tables().back()); }, {Numerics::kFast}});
   }
   return all;
 }

@@ -123,7 +123,7 @@ struct TestOptions {
   int num_slots = 4;
   bool with_draft = true;
   std::string checkpoint = random_small("checkpoint");
-  std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: cpu, or ref for fp32 and qat
+  std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: cpu for fast, else ref
 };
 
 class TestModel {
@@ -132,9 +132,8 @@ class TestModel {
       : checkpoint_(weights::Checkpoint::open(options.checkpoint).value()),
         compressed_(Golden("common").ids("token_map")) {
     if (!options.make_ops) {
-      const bool is_exact = options.numerics == kernels::Numerics::kFp32 || options.numerics == kernels::Numerics::kQat;
-      options.make_ops = [n = options.numerics, is_exact] {
-        return is_exact ? kernels::make_ref_ops(n) : kernels::make_cpu_ops(n);
+      options.make_ops = [n = options.numerics] {
+        return n == kernels::Numerics::kFast ? kernels::make_cpu_ops() : kernels::make_ref_ops(n);
       };
     }
     const Limits limits{.max_rows = options.max_rows, .max_sequences = options.num_slots, .max_positions = 2048};

@@ -1,8 +1,8 @@
 // The CPU backend: an instruction set's table behind the device boundary.
 //
-// Activations are F32. `vendor` rounds to bf16 wherever model.md 6.2 says so; `fast` keeps fp32 between operations, and
-// multiplies FP4 weights by int8 and FP8 weights by int16 activations (body/input.h). Both are batch invariant: every
-// body states its order of additions.
+// It has one numerics, `fast`: activations are F32, nothing is rounded between operations, FP4 weights meet int8 and
+// FP8 weights int16 activations (body/input.h). It is batch invariant: every body states its order of additions. The
+// numerics that follow a definition rounding by rounding (fp32, qat, vendor) are the reference backend's.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,16 +18,11 @@ namespace {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(Numerics numerics, const KernelTable& table) : numerics_(numerics), table_(table) {
-    DI_CHECK(numerics == Numerics::kVendor || numerics == Numerics::kFast,
-             "the CPU backend has vendor and fast, not {}", numerics_name(numerics));
-  }
+  explicit CpuOps(const KernelTable& table) : table_(table) {}
 
-  Numerics numerics() const override { return numerics_; }
+  Numerics numerics() const override { return Numerics::kFast; }
   DType activation_dtype() const override { return DType::kF32; }
-  std::string description() const override {
-    return fmt::format("cpu ({}), {}", table_.name, numerics_name(numerics_));
-  }
+  std::string description() const override { return fmt::format("cpu ({}), fast", table_.name); }
 
   int64_t workspace_bytes(const WorkspaceShape& s) const override {
     return std::max({input_scratch_bytes(s.rows, s.max_cols), moe_scratch_bytes(s), mhc_scratch_bytes(s),
@@ -119,9 +114,7 @@ class CpuOps final : public Ops {
   void gather_rows(Stream& s, const GatherRowsParams& p) override { table_.gather_rows(context(s), p); }
 
  private:
-  Context context(Stream& stream) const {
-    return {pool_of(stream), scratch_, scratch_bytes_, numerics_ == Numerics::kVendor};
-  }
+  Context context(Stream& stream) const { return {pool_of(stream), scratch_, scratch_bytes_}; }
   static void check_product(const TensorView& x, const Weight& w, const TensorView& y) {
     const bool coded = w.kind != Weight::Kind::kF32 && w.kind != Weight::Kind::kBF16;
     DI_CHECK(x.cols == w.cols && y.cols == w.rows && (!coded || w.cols % 32 == 0), "[{}, {}] = [{}, {}] times [{}, {}]",
@@ -132,7 +125,6 @@ class CpuOps final : public Ops {
              format == RecordFormat::kPacked);
   }
 
-  Numerics numerics_;
   const KernelTable& table_;
   std::byte* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;
@@ -140,16 +132,16 @@ class CpuOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_ops(Numerics numerics, const KernelTable& table) {
-  return std::make_unique<CpuOps>(numerics, table);
+std::unique_ptr<Ops> make_ops(const KernelTable& table) {
+  return std::make_unique<CpuOps>(table);
 }
 
 }  // namespace cpu
 
-std::unique_ptr<Ops> make_cpu_ops(Numerics numerics) {
+std::unique_ptr<Ops> make_cpu_ops() {
   const std::vector<const cpu::KernelTable*> tables = cpu::usable_tables();
   DI_CHECK(!tables.empty(), "this processor has no AVX2 and FMA; run the reference backend");
-  return cpu::make_ops(numerics, *tables.front());
+  return cpu::make_ops(*tables.front());
 }
 
 }  // namespace deepinfer::kernels

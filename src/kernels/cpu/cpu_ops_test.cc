@@ -23,45 +23,60 @@ struct CpuSide {
   }
 };
 
-const Shape kShapes[] = {{.rows = 1},
-                         {.rows = 23},
+const Shape kShapes[] = {{.rows = 0},
+                         {.rows = 1},
+                         {.rows = 31},
+                         {.rows = 32},
+                         {.rows = 33},
                          {.rows = 23, .data = Data::kRough},
+                         {.rows = 14, .data = Data::kTies},
                          {.rows = 5, .hidden = 544, .streams = 3, .heads = 5, .head_dim = 96, .rope_pairs = 13},
-                         {.rows = 70, .hidden = 96, .streams = 8, .heads = 20, .expert_width = 160}};
+                         {.rows = 70, .hidden = 96, .streams = 8, .heads = 20, .expert_width = 160},
+                         {.rows = 3,
+                          .hidden = 32,
+                          .streams = 2,
+                          .heads = 1,
+                          .head_dim = 32,
+                          .rope_pairs = 16,
+                          .index_heads = 1,
+                          .experts = 5,
+                          .expert_width = 32,
+                          .experts_per_token = 1,
+                          .window = 1,
+                          .ring = 2,
+                          .context = 20,
+                          .top_k = 1,
+                          .candidate_blocks = 1},
+                         {.rows = 40,
+                          .hidden = 160,
+                          .heads = 8,
+                          .head_dim = 128,
+                          .rope_pairs = 32,
+                          .index_heads = 32,
+                          .index_dim = 128,
+                          .experts = 17,
+                          .expert_width = 96,
+                          .experts_per_token = 6,
+                          .window = 33,
+                          .ring = 40,
+                          .context = 1500,
+                          .top_k = 100,
+                          .candidate_blocks = 20},
+                         {.rows = 4,
+                          .head_dim = 512,
+                          .rope_pairs = 32,
+                          .index_dim = 64,
+                          .window = 128,
+                          .ring = 134,
+                          .context = 300,
+                          .top_k = 512}};
 
 // Bits are equal on every instruction set: lanes, integer sums and fma are the same (simd.h).
 TEST(CpuOps, InstructionSetsGiveEqualBits) {
   const auto tables = cpu::usable_tables();
   for (size_t i = 1; i < tables.size(); ++i) {
-    for (Numerics n : {Numerics::kVendor, Numerics::kFast}) {
-      CpuSide a(cpu::make_ops(n, *tables[0]), 2), b(cpu::make_ops(n, *tables[i]), 2);
-      for (const Shape& shape : kShapes) EXPECT_THAT(repeat_problems(a.backend, b.backend, shape, 3), IsEmpty());
-    }
-  }
-}
-
-TEST(CpuOps, VendorEqualsReference) {
-  for (const cpu::KernelTable* table : cpu::usable_tables()) {
-    CpuSide got(cpu::make_ops(Numerics::kVendor, *table), 2), want(make_ref_ops(Numerics::kVendor), 2);
-    for (const Shape& shape : kShapes)
-      EXPECT_THAT(compare_ops(got.backend, want.backend, shape, 5), IsEmpty()) << table->name;
-  }
-}
-
-// Rows do not depend on their neighbours, the cut into chunks or the number of threads.
-TEST(CpuOps, FastIsBatchInvariant) {
-  for (const cpu::KernelTable* table : cpu::usable_tables()) {
-    CpuSide one(cpu::make_ops(Numerics::kFast, *table), 1), two(cpu::make_ops(Numerics::kFast, *table), 2),
-        five(cpu::make_ops(Numerics::kFast, *table), 5);
-    for (int64_t rows : {1, 9, 33}) {
-      EXPECT_THAT(repeat_problems(two.backend, one.backend, {.rows = rows}, 11), IsEmpty());
-      EXPECT_THAT(repeat_problems(five.backend, one.backend, {.rows = rows}, 11), IsEmpty());
-    }
-    EXPECT_THAT(piece_problems(two.backend, {.rows = 37}, 21, 1), IsEmpty());
-    for (int64_t chunk : {2, 3, 16})
-      EXPECT_THAT(piece_problems(two.backend, {.rows = 37, .data = Data::kRough}, 21, chunk), IsEmpty());
-    for (const OpCase& c : all_cases())
-      c.run(two.backend, {.rows = 12, .data = Data::kNaN}, 1, {0, 12});  // guard pages
+    CpuSide a(cpu::make_ops(*tables[0]), 2), b(cpu::make_ops(*tables[i]), 2);
+    for (const Shape& shape : kShapes) EXPECT_THAT(repeat_problems(a.backend, b.backend, shape, 3), IsEmpty());
   }
 }
 
@@ -78,28 +93,31 @@ double rms_difference(const Outputs& a, const Outputs& b) {
 }
 
 // `fast` rounds nothing but the caches and the inputs of the integer products. Elsewhere it gives what the reference's
-// `qat` does, to fp32 accuracy; products must be closer to it than `vendor`'s.
+// `qat` does, to fp32 accuracy. Products stay within 2 % of the largest in their row, and on plain data they are closer
+// to it than `vendor`'s. Outliers cost int8 more than e4m3: there they may be worse than `vendor`'s by half.
 TEST(CpuOps, FastIsCloserToUnroundedThanVendor) {
+  CpuSide want(make_ref_ops(Numerics::kQat), 2), vendor(make_ref_ops(Numerics::kVendor), 2);
   for (const cpu::KernelTable* table : cpu::usable_tables()) {
-    CpuSide got(cpu::make_ops(Numerics::kFast, *table), 2), want(make_ref_ops(Numerics::kQat), 2);
-    CpuSide vendor(cpu::make_ops(Numerics::kVendor, *table), 2);
+    CpuSide got(cpu::make_ops(*table), 2);
     for (const Shape& shape : kShapes) {
-      if (shape.data == Data::kRough) continue;
       for (const OpCase& c : all_cases()) {
         const std::string name = c.name;
-        // No fp8 or fp4 product of the model takes its input as it is, but for wo_a (grouped_linear).
-        if (name == "linear, input as it is") continue;
-        const bool is_product = name.starts_with("linear") || name.starts_with("grouped") || name.starts_with("moe");
+        const bool is_moe = name.starts_with("moe"), is_rough = shape.data == Data::kRough;
+        const bool is_product = is_moe || name.starts_with("linear") || name.starts_with("grouped");
         const Piece whole{0, shape.rows};
         const Outputs a = c.run(got.backend, shape, 5, whole), b = c.run(want.backend, shape, 5, whole);
-        if (is_product) {
-          const double fast_error = rms_difference(a, b);
-          const double vendor_error = rms_difference(c.run(vendor.backend, shape, 5, whole), b);
-          EXPECT_LT(fast_error, 0.7 * vendor_error) << name << ", " << table->name;
-        } else {
-          auto tolerance = [](const Output& o) { return tolerance_of(o.kind, Numerics::kQat, 1); };
-          EXPECT_THAT(compare_outputs(name, a, b, tolerance), IsEmpty()) << table->name;
+        auto tolerance = [&](const Output& o) {
+          return is_product ? Tolerance{is_moe ? 0.05 : 0.02, 0} : tolerance_of(o.kind, Numerics::kQat, 1);
+        };
+        if (!is_moe || !is_rough) {
+          EXPECT_THAT(compare_outputs(name, a, b, tolerance), IsEmpty())
+              << table->name << ", " << shape.rows << " rows";
         }
+        // No fp8 or fp4 product of the model takes its input as it is, but for wo_a (grouped_linear).
+        if (!is_product || shape.rows == 0 || name == "linear, input as it is") continue;
+        if (shape.data == Data::kTies) continue;  // values that e4m3 holds exactly
+        const double vendor_error = rms_difference(c.run(vendor.backend, shape, 5, whole), b);
+        EXPECT_LT(rms_difference(a, b), (is_rough ? 1.5 : 0.7) * vendor_error) << name << ", " << table->name;
       }
     }
   }

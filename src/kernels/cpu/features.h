@@ -12,6 +12,6 @@ namespace deepinfer::kernels::cpu {
 std::vector<const KernelTable*> usable_tables();
 
 // The backend with a table of choice, for tests and benchmarks.
-std::unique_ptr<Ops> make_ops(Numerics numerics, const KernelTable& table);
+std::unique_ptr<Ops> make_ops(const KernelTable& table);
 
 }  // namespace deepinfer::kernels::cpu

@@ -13,7 +13,6 @@ struct Context {
   ThreadPool& pool;
   std::byte* scratch = nullptr;  // 64-byte aligned
   int64_t scratch_bytes = 0;
-  bool vendor = false;
 };
 
 // Scratch is handed out from the front and forgotten when the operation returns.

@@ -56,8 +56,8 @@ int64_t Scratch::left() const {
 
 int64_t input_scratch_bytes(int64_t rows, int64_t cols) {
   const int64_t groups = ceil_div(cols, int64_t{32});
-  // fp32 copy, fp32 rounded, int16 with scales, int8 with scales and offsets
-  return 2 * aligned(rows * groups * 128) + aligned(rows * groups * 64) + aligned(rows * groups * 32) +
+  // fp32 copy, int16 with scales, int8 with scales and offsets
+  return aligned(rows * groups * 128) + aligned(rows * groups * 64) + aligned(rows * groups * 32) +
          3 * aligned(rows * groups * 4);
 }
 

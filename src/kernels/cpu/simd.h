@@ -24,24 +24,6 @@ DI_INLINE VF vabs(VF a) {
   return as_float(andi(bits(a), seti(0x7fffffff)));
 }
 
-// To nearest even; NaN is not looked after (it stays NaN or becomes infinite).
-DI_INLINE VF round_bf16(VF v) {
-  const VI u = bits(v);
-  const VI rounded = addi(addi(u, seti(0x7fff)), andi(srli<16>(u), seti(1)));
-  return as_float(andi(rounded, seti(static_cast<int32_t>(0xffff0000u))));
-}
-
-// Rounds to bf16 where the numerics ask for it.
-struct Rounder {
-  bool on = false;
-  DI_INLINE VF operator()(VF v) const { return on ? round_bf16(v) : v; }
-  DI_INLINE float operator()(float v) const {
-    if (!on) return v;
-    const uint32_t u = std::bit_cast<uint32_t>(v);
-    return std::bit_cast<float>((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
-  }
-};
-
 // Byte kByte of each lane as e4m3. Codes below the smallest exponent are taken as 2^-6 (1 + m / 8) and 2^-6 subtracted:
 // exact, and no step meets a subnormal float, which would cost a microcode assist.
 template <int kByte>
@@ -174,23 +156,22 @@ DI_INLINE float inverse_rms(float squares, int64_t n, float eps) {
   return 1.f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
 }
 
-// y = gain * (x * factor), rounded.
-DI_INLINE void scale_by_gain(const float* x, const bf16* gain, float factor, int64_t n, Rounder r, float* y) {
+// y = gain * (x * factor)
+DI_INLINE void scale_by_gain(const float* x, const bf16* gain, float factor, int64_t n, float* y) {
   for_lanes(n, [&](int64_t c, int count) {
     const VF g = count == 16 ? load_bf16(gain + c) : load_bf16_n(gain + c, count);
-    store_any(y + c, r(mul(g, mul(load_any(x + c, count), set(factor)))), count);
+    store_any(y + c, mul(g, mul(load_any(x + c, count), set(factor))), count);
   });
 }
-DI_INLINE void norm_row(const float* x, const bf16* gain, int64_t n, float eps, Rounder r, float* y) {
-  scale_by_gain(x, gain, inverse_rms(sum_squares(x, n), n, eps), n, r, y);
+DI_INLINE void norm_row(const float* x, const bf16* gain, int64_t n, float eps, float* y) {
+  scale_by_gain(x, gain, inverse_rms(sum_squares(x, n), n, eps), n, y);
 }
 
-// Turns the last 2 pairs channels of x as adjacent pairs, then rounds all of x; y may be x.
+// Turns the last 2 pairs channels of x as adjacent pairs; y may be x.
 DI_INLINE void rotate_row(const float* x, int64_t n, const float* cos, const float* sin, int64_t pairs, bool inverse,
-                          Rounder r, float* y) {
+                          float* y) {
   const int64_t still = n - 2 * pairs;
-  if (x != y || r.on)
-    for_lanes(still, [&](int64_t c, int count) { store_any(y + c, r(load_any(x + c, count)), count); });
+  if (x != y) __builtin_memcpy(y, x, static_cast<size_t>(still) * 4);
   alignas(64) static constexpr uint32_t kEvenNegative[17] = {0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0,
                                                              0x80000000u, 0, 0x80000000u, 0, 0x80000000u, 0,
                                                              0x80000000u, 0, 0x80000000u, 0, 0x80000000u};
@@ -198,12 +179,12 @@ DI_INLINE void rotate_row(const float* x, int64_t n, const float* cos, const flo
   int64_t i = 0;
   for (; i + 8 <= pairs; i += 8) {
     const VF v = load(x + still + 2 * i), s = as_float(xori(bits(load_pairs(sin + i)), flip));
-    store(y + still + 2 * i, r(add(mul(v, load_pairs(cos + i)), mul(swap_pairs(v), s))));
+    store(y + still + 2 * i, add(mul(v, load_pairs(cos + i)), mul(swap_pairs(v), s)));
   }
   for (; i < pairs; ++i) {
     const float a = x[still + 2 * i], b = x[still + 2 * i + 1], s = inverse ? -sin[i] : sin[i];
-    y[still + 2 * i] = r(a * cos[i] - b * s);
-    y[still + 2 * i + 1] = r(a * s + b * cos[i]);
+    y[still + 2 * i] = a * cos[i] - b * s;
+    y[still + 2 * i + 1] = a * s + b * cos[i];
   }
 }
 

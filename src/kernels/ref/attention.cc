@@ -11,7 +11,7 @@ namespace deepinfer::kernels::ref {
 namespace {
 
 // All keys of row t, decoded, one after the other.
-std::vector<double> gather_keys(const AttentionParams& p, int64_t t) {
+std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
   const Run& run = p.batch->runs[p.batch->run_of_row[t]];
   const int64_t dim = p.head_dim, pos = p.batch->positions[t], window = p.window.window;
   const int64_t end = p.block_mask ? run.first_pos + run.num_rows : pos + 1;
@@ -19,7 +19,7 @@ std::vector<double> gather_keys(const AttentionParams& p, int64_t t) {
   const int64_t begin = std::max({oldest, run.window_floor, int64_t{0}});
   const int64_t record_bytes = window_record_bytes(p.window.format, p.head_dim);
 
-  std::vector<double> keys;
+  std::vector<float> keys;
   std::vector<float> key(static_cast<size_t>(dim));
   for (int64_t s = begin; s < end; ++s) {
     const std::byte* record = s >= run.first_pos ? p.records + (run.row_begin + s - run.first_pos) * record_bytes
@@ -41,24 +41,25 @@ std::vector<double> gather_keys(const AttentionParams& p, int64_t t) {
 void RefOps::attention(Stream& stream, const AttentionParams& p) {
   const int64_t dim = p.head_dim, pairs = p.rope.cos.cols;
   pool_of(stream).each(p.q.rows, [&](int64_t t) {
-    const std::vector<double> keys = gather_keys(p, t);
+    const std::vector<float> keys = gather_keys(p, t);
     const int64_t num_keys = static_cast<int64_t>(keys.size()) / dim;
-    std::vector<float> q(static_cast<size_t>(dim)), weight(static_cast<size_t>(num_keys));
+    auto key = [&](int64_t k) { return keys.data() + k * dim; };
+    std::vector<float> queries(p.q.f32(t), p.q.f32(t) + p.heads * dim);
+    auto query = [&](int64_t h) { return queries.data() + h * dim; };
+    for (int h = 0; h < p.heads; ++h) rotate_row(query(h), dim, p.rope.cos.f32(t), p.rope.sin.f32(t), pairs);
+    Matrix scores(p.heads, num_keys);
+    dots(p.heads, query, num_keys, key, dim,
+         [&](int64_t h, int64_t k, double sum) { scores.row(h)[k] = static_cast<float>(sum) * p.scale; });
     for (int h = 0; h < p.heads; ++h) {
-      std::copy_n(p.q.f32(t) + h * dim, dim, q.data());
-      rotate_row(q.data(), dim, p.rope.cos.f32(t), p.rope.sin.f32(t), pairs);
-      const std::vector<double> query = widened(q);
+      const float* score = scores.row(h);
       float top = -1e30f;  // stands for "no key": the sink then takes everything and the result is 0
-      for (int64_t k = 0; k < num_keys; ++k) {
-        weight[k] = static_cast<float>(dot(query.data(), &keys[k * dim], dim)) * p.scale;
-        top = std::max(top, weight[k]);
-      }
+      for (int64_t k = 0; k < num_keys; ++k) top = std::max(top, score[k]);
       double denominator = 0;
       std::vector<double> sum(static_cast<size_t>(dim));
       for (int64_t k = 0; k < num_keys; ++k) {
-        const float e = std::exp(weight[k] - top);
+        const float e = std::exp(score[k] - top);
         denominator += e;
-        add_scaled(sum.data(), r(e), &keys[k * dim], dim);  // rounded here, not in the denominator
+        add_scaled(sum.data(), r(e), key(k), dim);  // rounded here, not in the denominator
       }
       const float total = static_cast<float>(denominator) + std::exp(p.sink[h] - top);
       float* out = p.out.f32(t) + h * dim;

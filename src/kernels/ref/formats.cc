@@ -1,6 +1,7 @@
 #include "kernels/ref/formats.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -10,6 +11,13 @@ namespace {
 constexpr float kActFloor = 1e-4f;            // of a group's maximum, act and fp8()
 constexpr float kFp4e8Floor = 6 * 0x1p-126f;  // smallest normal scale
 constexpr float kFp4e4Floor = 6 * 0x1p-9f;    // smallest e4m3 scale
+
+// e4m3_to_float of every code: decoding weights is most of a small step, and must not be a call an element.
+const std::array<float, 256> kE4M3Values = [] {
+  std::array<float, 256> values{};
+  for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_float(static_cast<uint8_t>(code));
+  return values;
+}();
 
 // Largest magnitude; a NaN is skipped here and stays visible in its own element.
 float group_max(const float* x, int n, float floor) {
@@ -81,7 +89,10 @@ void decode_row(const Weight& weight, int64_t row, float* out) {
     case Weight::Kind::kFp8Row: {
       scales += (weight.kind == Weight::Kind::kFp8 ? row / 32 : row) * (cols / 32);
       const uint8_t* codes = static_cast<const uint8_t*>(weight.codes) + row * cols;
-      for (int64_t k = 0; k < cols; ++k) out[k] = e4m3_to_float(codes[k]) * ue8m0_to_float(scales[k / 32]);
+      for (int64_t g = 0; g < cols / 32; ++g) {
+        const float scale = ue8m0_to_float(scales[g]);
+        for (int64_t k = 32 * g; k < 32 * g + 32; ++k) out[k] = kE4M3Values[codes[k]] * scale;
+      }
       return;
     }
     case Weight::Kind::kFp4: {
@@ -128,7 +139,7 @@ void decode_window(RecordFormat format, const std::byte* record, int head_dim, f
     return;
   }
   const uint8_t* codes = reinterpret_cast<const uint8_t*>(record);
-  for (int i = 0; i < head_dim; ++i) x[i] = e4m3_to_float(codes[i]) * ue8m0_to_float(codes[head_dim + i / 32]);
+  for (int i = 0; i < head_dim; ++i) x[i] = kE4M3Values[codes[i]] * ue8m0_to_float(codes[head_dim + i / 32]);
 }
 
 void encode_entry(const GlobalCache& cache, const int32_t* block_table, int64_t group, const float* x) {

@@ -18,20 +18,14 @@ void product(ThreadPool& pool, const TensorView& x, const Weight& weight, int64_
   DI_CHECK(x.cols == weight.cols, "product of [{}, {}] with [{}, {}]", x.rows, x.cols, weight.rows, weight.cols);
   constexpr int64_t kBlock = 8;  // decoded rows that stay in cache while x streams by
   pool.split(num_rows, kBlock, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(weight.cols));
-    std::vector<double> decoded[kBlock];
+    std::vector<float> decoded(static_cast<size_t>(kBlock * weight.cols));
+    auto weight_row = [&](int64_t i) { return decoded.data() + i * weight.cols; };
     for (int64_t first = begin; first < end; first += kBlock) {
       const int64_t count = std::min(kBlock, end - first);
-      for (int64_t i = 0; i < count; ++i) {
-        decode_row(weight, row_begin + first + i, row.data());
-        decoded[i] = widened(row);
-      }
-      for (int64_t t = 0; t < x.rows; ++t) {
-        const std::vector<double> input = widened({x.f32(t), static_cast<size_t>(x.cols)});
-        for (int64_t i = 0; i < count; ++i) {
-          store(t, first + i, static_cast<float>(dot(input.data(), decoded[i].data(), x.cols)));
-        }
-      }
+      for (int64_t i = 0; i < count; ++i) decode_row(weight, row_begin + first + i, weight_row(i));
+      dots(
+          x.rows, [&](int64_t t) { return x.f32(t); }, count, weight_row, x.cols,
+          [&](int64_t t, int64_t i, double sum) { store(t, first + i, static_cast<float>(sum)); });
     }
   });
 }

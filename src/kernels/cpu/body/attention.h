@@ -5,10 +5,8 @@
 //   heads for the scores (queries transposed to [D][heads]) and channels for the sum.
 //
 // Order of additions, depending on nothing but the row's own keys: a score is one fma chain over channels in ascending
-// order; denominator and output run over keys in ascending order.
-//   fast    running maximum; a chunk that raises it rescales denominator and output
-//   vendor  the maximum of all keys first (scores are computed twice), so that exp(s - max) is rounded to bf16 as
-//   defined
+// order; denominator and output run over keys in ascending order, under a running maximum: a chunk that raises it
+// rescales both.
 #pragma once
 
 #include "kernels/cpu/body/input.h"
@@ -167,7 +165,6 @@ struct AttentionUnit {
   int first_head, num_heads;
   int64_t heads;  // num_heads rounded up to whole vectors
   const AttentionBuffers& b;
-  Rounder r;
 
   // Rotated queries, transposed to [dim][heads]; missing heads are zero.
   DI_INLINE void load_queries() const {
@@ -176,7 +173,7 @@ struct AttentionUnit {
       float* row = b.out + h * dim;
       if (h < num_heads) {
         rotate_row(p.q.f32(t) + (first_head + h) * dim, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols,
-                   false, r, row);
+                   false, row);
       } else {
         __builtin_memset(row, 0, static_cast<size_t>(dim) * 4);
       }
@@ -211,22 +208,17 @@ struct AttentionUnit {
     for (int k = 0; k < kKeys; ++k) top = vmax(top, load(b.scores + k * heads + h));
     return top;
   }
-  // Scores become weights; `running`: the maximum may still rise.
-  DI_INLINE void weigh(bool running) const {
+  // Scores become weights under the maximum so far; `factor` brings what was added before to it.
+  DI_INLINE void weigh() const {
     for (int64_t h = 0; h < heads; h += 16) {
-      VF top = load(b.top + h), total = load(b.total + h);
-      if (running) {
-        const VF old = top;
-        top = chunk_top(h);
-        const VF factor = vexp(sub(old, top));
-        total = mul(total, factor);
-        store(b.factor + h, factor);
-        store(b.top + h, top);
-      }
+      const VF top = chunk_top(h), factor = vexp(sub(load(b.top + h), top));
+      VF total = mul(load(b.total + h), factor);
+      store(b.factor + h, factor);
+      store(b.top + h, top);
       for (int k = 0; k < kKeys; ++k) {
         const VF e = vexp(sub(load(b.scores + k * heads + h), top));
         total = add(total, e);
-        store(b.scores + k * heads + h, r(e));  // rounded here, not in the denominator
+        store(b.scores + k * heads + h, e);
       }
       store(b.total + h, total);
     }
@@ -248,21 +240,14 @@ struct AttentionUnit {
       }
     }
   }
-  inline void run(bool vendor) const {
+  inline void run() const {
     const int64_t dim = p.head_dim;
     const Keys keys(p, t);
     load_queries();
-    if (vendor) {
-      for (int64_t i = 0; i < keys.count; i += kKeys) {
-        keys.decode(i, b.keys);
-        score(keys.count - i);
-        for (int64_t h = 0; h < heads; h += 16) store(b.top + h, chunk_top(h));
-      }
-    }
     for (int64_t i = 0; i < keys.count; i += kKeys) {
       keys.decode(i, b.keys);
       score(keys.count - i);
-      weigh(!vendor);
+      weigh();
       add_chunk();
     }
     for (int h = 0; h < num_heads; ++h) {
@@ -270,8 +255,8 @@ struct AttentionUnit {
       store(sink, vexp(set(p.sink[first_head + h] - b.top[h])));
       const VF total = set(b.total[h] + sink[0]);
       float *row = b.out + h * dim, *out = p.out.f32(t) + (first_head + h) * dim;
-      for (int64_t c = 0; c < dim; c += 16) store(row + c, r(div(load(row + c), total)));
-      rotate_row(row, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, true, r, out);
+      for (int64_t c = 0; c < dim; c += 16) store(row + c, div(load(row + c), total));
+      rotate_row(row, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, true, out);
     }
   }
 };
@@ -297,7 +282,7 @@ void attention(const Context& ctx, const AttentionParams& p) {
     for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < num_rows * per_row;) {
       const int first = static_cast<int>(i % per_row * unit_heads);
       const int count = p.heads - first < unit_heads ? p.heads - first : static_cast<int>(unit_heads);
-      AttentionUnit{p, i / per_row, first, count, heads, b, Rounder{ctx.vendor}}.run(ctx.vendor);
+      AttentionUnit{p, i / per_row, first, count, heads, b}.run();
     }
   });
 }

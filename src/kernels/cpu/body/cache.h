@@ -9,12 +9,11 @@ namespace DI_ISA {
 
 void window_keys(const Context& ctx, const WindowKeyParams& p) {
   const int64_t dim = p.raw.cols, record_bytes = dim + dim / 32;
-  const Rounder r{ctx.vendor};
   for_rows(ctx, p.raw.rows, 4 * dim, [&](int64_t begin, int64_t end) {
     alignas(64) float key[kMaxDim];
     for (int64_t t = begin; t < end; ++t) {
-      norm_row(p.raw.f32(t), p.gain, dim, p.eps, r, key);
-      rotate_row(key, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, false, r, key);
+      norm_row(p.raw.f32(t), p.gain, dim, p.eps, key);
+      rotate_row(key, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, false, key);
       encode_window(key, dim, reinterpret_cast<uint8_t*>(p.records) + t * record_bytes);
     }
   });
@@ -22,7 +21,6 @@ void window_keys(const Context& ctx, const WindowKeyParams& p) {
 
 void pool(const Context& ctx, const PoolParams& p) {
   const int64_t dim = p.kv.cols;
-  const Rounder r{ctx.vendor};
   for (const GroupRun& groups : p.groups) {
     const Run& run = p.batch->runs[static_cast<size_t>(groups.run)];
     for_rows(ctx, groups.num_groups, 8 * dim, [&](int64_t begin, int64_t end) {
@@ -41,11 +39,11 @@ void pool(const Context& ctx, const PoolParams& p) {
             const VF a = load(gate[0] + i), b = load(gate[1] + i), top = vmax(a, b);
             const VF ea = vexp(sub(a, top)), eb = vexp(sub(b, top)), sum = add(ea, eb);
             const VF mean = add(mul(load(kv[0] + i), div(ea, sum)), mul(load(kv[1] + i), div(eb, sum)));
-            store(pooled + i, r(mean));
+            store(pooled + i, mean);
           }
           c = pooled;
         }
-        norm_row(c, p.gain, dim, p.eps, r, p.latent.f32(groups.group_begin + g));
+        norm_row(c, p.gain, dim, p.eps, p.latent.f32(groups.group_begin + g));
       }
     });
   }
@@ -63,7 +61,6 @@ void pool(const Context& ctx, const PoolParams& p) {
 void global_write(const Context& ctx, const GlobalWriteParams& p) {
   const int64_t dim = p.latent.cols, index_dim = p.key_raw.cols, pairs = static_cast<int64_t>(p.freq.size());
   const int64_t per_block = p.cache.entries_per_block(), record_bytes = dim / 2 + dim / 16;
-  const Rounder r{ctx.vendor};
   for (const GroupRun& groups : p.groups) {
     const Run& run = p.batch->runs[static_cast<size_t>(groups.run)];
     for_rows(ctx, groups.num_groups, 16 * dim, [&](int64_t begin, int64_t end) {
@@ -73,12 +70,12 @@ void global_write(const Context& ctx, const GlobalWriteParams& p) {
         if (pos < run.write_floor) continue;
         rope_angles(pos, p.freq.data(), pairs, cos, sin);
         const int64_t block = run.block_table[group / per_block], entry = group % per_block;
-        norm_row(p.key_raw.f32(at), p.key_gain, index_dim, p.eps, r, row);
-        rotate_row(row, index_dim, cos, sin, pairs, false, r, row);
+        norm_row(p.key_raw.f32(at), p.key_gain, index_dim, p.eps, row);
+        rotate_row(row, index_dim, cos, sin, pairs, false, row);
         uint8_t* index = reinterpret_cast<uint8_t*>(p.cache.index) + block * p.cache.index_block_bytes;
         encode_index_key(row, index_dim, index + entry * (index_dim / 2),
                          index + per_block * (index_dim / 2) + entry * (index_dim / 32));
-        rotate_row(p.latent.f32(at), dim, cos, sin, pairs, false, r, row);
+        rotate_row(p.latent.f32(at), dim, cos, sin, pairs, false, row);
         encode_entry(
             row, dim,
             reinterpret_cast<uint8_t*>(p.cache.main) + block * p.cache.main_block_bytes + entry * record_bytes);

@@ -1,8 +1,8 @@
 // Rows of activations as the products read them, in groups of 32 columns:
 //
-//   f32   as given, or rounded to e4m3 in groups of 32 (`vendor` beside FP8 and FP4 weights); padded with zeros to
-//   whole groups int8  x = scale * q, q = round(x * 127 / max), beside FP4 weights; in each 8 columns the even ones
-//   first int16 the same with 2047, beside FP8 weights; in each 4 columns the order 0, 2, 1, 3
+//   f32    as given, padded with zeros to whole groups
+//   int8   x = scale * q, q = round(x * 127 / max), beside FP4 weights; in each 8 columns the even ones first
+//   int16  the same with 2047, beside FP8 weights; in each 4 columns the order 0, 2, 1, 3
 //
 // The orders are those in which a lane of decoded weights holds its columns (product.h).
 #pragma once
@@ -12,8 +12,7 @@
 namespace deepinfer::kernels::cpu {
 namespace {
 
-DI_INLINE Path path_of(Weight::Kind kind, bool vendor) {
-  if (vendor) return Path::kF32;
+DI_INLINE Path path_of(Weight::Kind kind) {
   return kind == Weight::Kind::kFp4 ? Path::kInt8 : kind == Weight::Kind::kFp8 ? Path::kInt16 : Path::kF32;
 }
 
@@ -41,44 +40,23 @@ DI_INLINE void pack_int16(const float* x, int64_t groups, int16_t* q, float* sca
     scales[g] = top * (kFp8Unit / kInt16Limit);
   }
 }
-// To e4m3 and back in groups of 32 with a power-of-two scale (model.md 6.2, act).
-DI_INLINE void round_act(const float* x, int64_t groups, float* y) {
-  for (int64_t g = 0; g < groups; ++g, x += 32, y += 32) {
-    const float top = group_max(x);
-    const uint32_t u = std::bit_cast<uint32_t>((top > 1e-4f ? top : 1e-4f) * kInverseE4M3Max);
-    const uint32_t exponent = (u >> 23) + ((u & 0x7fffffu) != 0);
-    const VF scale = set(std::bit_cast<float>(exponent << 23)),
-             inverse = set(std::bit_cast<float>((254 - exponent) << 23));
-    store(y, mul(e4m3_round(mul(load(x), inverse)), scale));
-    store(y + 16, mul(e4m3_round(mul(load(x + 16), inverse)), scale));
-  }
-}
 
 // The packed forms of one matrix x [T, cols]: what its products need, made once.
 struct PackedInput {
-  Input plain, rounded, int8, int16;
+  Input plain, int8, int16;
   int64_t rows = 0, cols = 0;
 
-  DI_INLINE const Input& of(Weight::Kind kind, bool vendor, bool quantize) const {
-    const bool coded = kind != Weight::Kind::kF32 && kind != Weight::Kind::kBF16;
-    const Path path = path_of(kind, vendor);
-    return path == Path::kInt8 ? int8 : path == Path::kInt16 ? int16 : vendor && coded && quantize ? rounded : plain;
+  DI_INLINE const Input& of(Weight::Kind kind) const {
+    const Path path = path_of(kind);
+    return path == Path::kInt8 ? int8 : path == Path::kInt16 ? int16 : plain;
   }
 };
 
 struct InputNeeds {
-  bool plain = false, rounded = false, int8 = false, int16 = false;
-  DI_INLINE void add(Weight::Kind kind, bool vendor, bool quantize) {
-    const bool coded = kind != Weight::Kind::kF32 && kind != Weight::Kind::kBF16;
-    const Path path = path_of(kind, vendor);
-    if (path == Path::kInt8)
-      int8 = true;
-    else if (path == Path::kInt16)
-      int16 = true;
-    else if (vendor && coded && quantize)
-      rounded = true;
-    else
-      plain = true;
+  bool plain = false, int8 = false, int16 = false;
+  DI_INLINE void add(Weight::Kind kind) {
+    const Path path = path_of(kind);
+    (path == Path::kInt8 ? int8 : path == Path::kInt16 ? int16 : plain) = true;
   }
 };
 
@@ -94,16 +72,14 @@ DI_INLINE Input take_input(Scratch& scratch, Path path, int64_t rows, int64_t gr
 }
 
 // Writes x [cols], a multiple of 32, as row t of `in`.
-DI_INLINE void pack_row(const float* x, const Input& in, int64_t t, int64_t first_group, int64_t groups, bool round) {
+DI_INLINE void pack_row(const float* x, const Input& in, int64_t t, int64_t first_group, int64_t groups) {
   std::byte* data = const_cast<std::byte*>(in.data) + t * in.row_bytes;
   float* scales = const_cast<float*>(in.scales) + t * in.groups + first_group;
   if (in.path == Path::kInt8) {
     pack_int8(x, groups, reinterpret_cast<int8_t*>(data) + 32 * first_group, scales,
               const_cast<int32_t*>(in.offsets) + t * in.groups + first_group);
-  } else if (in.path == Path::kInt16) {
+  } else {
     pack_int16(x, groups, reinterpret_cast<int16_t*>(data) + 32 * first_group, scales);
-  } else if (round) {
-    round_act(x, groups, reinterpret_cast<float*>(data) + 32 * first_group);
   }
 }
 
@@ -132,10 +108,9 @@ inline PackedInput pack_input(const Context& ctx, Scratch& scratch, const Tensor
   } else if (needs.plain) {
     packed.plain = take_input(scratch, Path::kF32, x.rows, groups);
   }
-  if (needs.rounded) packed.rounded = take_input(scratch, Path::kF32, x.rows, groups);
   if (needs.int8) packed.int8 = take_input(scratch, Path::kInt8, x.rows, groups);
   if (needs.int16) packed.int16 = take_input(scratch, Path::kInt16, x.rows, groups);
-  if (!needs.rounded && !needs.int8 && !needs.int16 && (whole || !needs.plain)) return packed;
+  if (!needs.int8 && !needs.int16 && (whole || !needs.plain)) return packed;
 
   for_rows(ctx, x.rows, x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -144,9 +119,8 @@ inline PackedInput pack_input(const Context& ctx, Scratch& scratch, const Tensor
         float* to = reinterpret_cast<float*>(const_cast<std::byte*>(packed.plain.data) + t * packed.plain.row_bytes);
         for (int64_t c = 0; c < 32 * groups; ++c) to[c] = c < x.cols ? row[c] : 0.f;
       }
-      if (needs.rounded) pack_row(row, packed.rounded, t, 0, groups, true);
-      if (needs.int8) pack_row(row, packed.int8, t, 0, groups, false);
-      if (needs.int16) pack_row(row, packed.int16, t, 0, groups, false);
+      if (needs.int8) pack_row(row, packed.int8, t, 0, groups);
+      if (needs.int16) pack_row(row, packed.int16, t, 0, groups);
     }
   });
   return packed;

@@ -11,12 +11,11 @@ struct Unit {
   const Weight* weight;
   int64_t row, count, group, column;
   TensorView y;
-  bool round, accumulate;
+  bool accumulate;
 };
 
 inline void run_unit(const Unit& u, const Input& input, int64_t num_tokens) {
   alignas(64) float acc[kMaxTokens * kBlockRows];
-  const Rounder r{u.round};
   for (int64_t t0 = 0; t0 < num_tokens; t0 += kMaxTokens) {
     Tokens tokens;
     tokens.input = input.from_group(u.group);
@@ -28,7 +27,7 @@ inline void run_unit(const Unit& u, const Input& input, int64_t num_tokens) {
       const float* a = acc + i * kBlockRows;
       for_lanes(u.count, [&](int64_t c, int n) {
         const VF v = load(a + c);
-        store_any(y + c, u.accumulate ? add(load_any(y + c, n), v) : r(v), n);
+        store_any(y + c, u.accumulate ? add(load_any(y + c, n), v) : v, n);
       });
     }
   }
@@ -44,7 +43,7 @@ void linear(const Context& ctx, const LinearParams& p) {
   InputNeeds needs;
   int64_t total_rows = 0;
   for (const LinearJob& job : p.jobs) {
-    needs.add(job.weight.kind, ctx.vendor, p.quantize_input);
+    needs.add(job.weight.kind);
     total_rows += job.weight.rows;
   }
   const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
@@ -55,15 +54,8 @@ void linear(const Context& ctx, const LinearParams& p) {
     const LinearJob* job = p.jobs.data();
     for (int64_t n; i >= (n = (job->weight.rows + step - 1) / step); ++job) i -= n;
     const int64_t row = i * step, left = job->weight.rows - row;
-    const Unit unit{&job->weight,
-                    row,
-                    left < step ? left : step,
-                    0,
-                    row,
-                    job->y,
-                    ctx.vendor && !job->keep_f32 && !job->accumulate,
-                    job->accumulate};
-    run_unit(unit, packed.of(job->weight.kind, ctx.vendor, p.quantize_input), p.x.rows);
+    const Unit unit{&job->weight, row, left < step ? left : step, 0, row, job->y, job->accumulate};
+    run_unit(unit, packed.of(job->weight.kind), p.x.rows);
   });
 }
 
@@ -71,9 +63,9 @@ void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
   if (p.x.rows == 0) return;
   Scratch scratch(ctx);
   InputNeeds needs;
-  needs.add(p.weight.kind, ctx.vendor, false);
+  needs.add(p.weight.kind);
   const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
-  const Input& input = packed.of(p.weight.kind, ctx.vendor, false);
+  const Input& input = packed.of(p.weight.kind);
   const int64_t rows = p.weight.rows / p.groups, input_groups = p.weight.cols / 32;
   int64_t step = unit_rows(p.weight.rows, ctx.pool.size());
   // A panel must not cross a row of FP8 scales: where groups do not start at multiples of 32 rows, pieces end there.
@@ -90,7 +82,7 @@ void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
     }
     if (stop > end) stop = end;
     if (row >= stop) return;
-    run_unit(Unit{&p.weight, row, stop - row, g * input_groups, row, p.y, ctx.vendor, false}, input, p.x.rows);
+    run_unit(Unit{&p.weight, row, stop - row, g * input_groups, row, p.y, false}, input, p.x.rows);
   });
 }
 

@@ -52,7 +52,7 @@ DI_INLINE void mix_products(const MhcParams& p, int first_mix, int64_t t0, int64
 }
 
 // Unfold and fold of one row's piece; returns nothing, writes streams, x or folded, and the two mean squares' parts.
-DI_INLINE void pass_channels(const MhcParams& p, int64_t t, int64_t begin, int64_t end, Rounder r, float* sums) {
+DI_INLINE void pass_channels(const MhcParams& p, int64_t t, int64_t begin, int64_t end, float* sums) {
   const int m = p.m;
   const int64_t d = p.streams.cols / m;
   float* h = p.streams.f32(t);
@@ -72,7 +72,7 @@ DI_INLINE void pass_channels(const MhcParams& p, int64_t t, int64_t begin, int64
       for (int j = 0; j < m; ++j) {
         VF sum = mul(set(comb[j]), s[0]);
         for (int i = 1; i < m; ++i) sum = fma(set(comb[i * m + j]), s[i], sum);
-        next[j] = r(add(mul(set(post[j]), v), sum));
+        next[j] = add(mul(set(post[j]), v), sum);
       }
       for (int j = 0; j < m; ++j) {
         s[j] = next[j];
@@ -83,7 +83,6 @@ DI_INLINE void pass_channels(const MhcParams& p, int64_t t, int64_t begin, int64
     if (fold) {
       VF sum = mul(set(pre[0]), s[0]);
       for (int j = 1; j < m; ++j) sum = add(sum, mul(set(pre[j]), s[j]));
-      sum = r(sum);
       store(out + c, sum);
       if (p.gain != nullptr && !p.folded.empty()) store(p.folded.f32(t) + c, sum);
       folded_squares = fma(sum, sum, folded_squares);
@@ -115,7 +114,7 @@ DI_INLINE void sinkhorn(float* c, int m, int iters, float eps) {
   }
 }
 
-DI_INLINE void finish_row(const MhcParams& p, int64_t t, const float* partial, int64_t pieces, Rounder r) {
+DI_INLINE void finish_row(const MhcParams& p, int64_t t, const float* partial, int64_t pieces) {
   const int m = p.m, mixes = m * (m + 2);
   const int64_t width = p.streams.cols, d = width / m, stride = sums_per_piece(m);
   alignas(64) float a[kMaxMixes + 2 + 16];
@@ -137,7 +136,7 @@ DI_INLINE void finish_row(const MhcParams& p, int64_t t, const float* partial, i
     sinkhorn(comb, m, p.sinkhorn_iters, p.hc_eps);
   }
   if (p.gain != nullptr) {
-    scale_by_gain(p.x.f32(t), p.gain, inverse_rms(folded_squares, d, p.rms_eps), d, r, p.x.f32(t));
+    scale_by_gain(p.x.f32(t), p.gain, inverse_rms(folded_squares, d, p.rms_eps), d, p.x.f32(t));
   }
 }
 
@@ -148,7 +147,6 @@ namespace DI_ISA {
 void mhc(const Context& ctx, const MhcParams& p) {
   const int64_t num_rows = p.streams.rows, width = p.streams.cols, d = width / p.m;
   const int64_t pieces = (d + kPiece - 1) / kPiece, stride = sums_per_piece(p.m), row_stride = pieces * stride;
-  const Rounder r{ctx.vendor};
   Scratch scratch(ctx);
   const int64_t most_rows =
       scratch.left() / (row_stride * 4) / 4 * 4;  // rows whose sums fit; a result depends on its row only
@@ -160,7 +158,7 @@ void mhc(const Context& ctx, const MhcParams& p) {
       const int64_t piece = i % pieces, first = i / pieces * 4, count = rows - first < 4 ? rows - first : 4;
       const int64_t begin = piece * kPiece, end = begin + kPiece < d ? begin + kPiece : d;
       float* sums = partial + first * row_stride + piece * stride;
-      for (int64_t n = 0; n < count; ++n) pass_channels(p, base + first + n, begin, end, r, sums + n * row_stride);
+      for (int64_t n = 0; n < count; ++n) pass_channels(p, base + first + n, begin, end, sums + n * row_stride);
       if (p.fn == nullptr) return;
       const int mixes = p.m * (p.m + 2);
       int i0 = 0;
@@ -186,7 +184,7 @@ void mhc(const Context& ctx, const MhcParams& p) {
       ctx.pool.each(tiles * pieces, unit);
     }
     for_rows(ctx, rows, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) finish_row(p, base + t, partial + t * row_stride, pieces, r);
+      for (int64_t t = begin; t < end; ++t) finish_row(p, base + t, partial + t * row_stride, pieces);
     });
   }
 }

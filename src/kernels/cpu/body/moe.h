@@ -42,10 +42,9 @@ struct Plan {
   Group* groups;           // those with rows; the shared expert last
   int num_groups;
   Input inner_int8, inner_int16, inner_f32;  // activations by slot
-  bool vendor;
 
   DI_INLINE const Input& inner(const Weight& w2) const {
-    const Path path = path_of(w2.kind, vendor);
+    const Path path = path_of(w2.kind);
     return path == Path::kInt8 ? inner_int8 : path == Path::kInt16 ? inner_int16 : inner_f32;
   }
 };
@@ -53,15 +52,14 @@ struct Plan {
 inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, int64_t row, int64_t count) {
   alignas(64) float gate[kMaxTokens * kBlockRows], up[kMaxTokens * kBlockRows];
   const ExpertWeights& w = *group.weights;
-  const Rounder r{plan.vendor};
   const bool is_shared = group.weights == plan.p->shared;
   for (int32_t s0 = 0; s0 < group.count; s0 += kMaxTokens) {
     Tokens tokens;
-    tokens.input = x.of(w.w1.kind, plan.vendor, true);
+    tokens.input = x.of(w.w1.kind);
     tokens.rows = plan.rows + group.first + s0;
     tokens.count = group.count - s0 < kMaxTokens ? group.count - s0 : kMaxTokens;
     DI_ISA::product(w.w1, row, count, tokens, gate);
-    tokens.input = x.of(w.w3.kind, plan.vendor, true);
+    tokens.input = x.of(w.w3.kind);
     DI_ISA::product(w.w3, row, count, tokens, up);
     const Input& inner = plan.inner(w.w2);
     for (int i = 0; i < tokens.count; ++i) {
@@ -70,13 +68,13 @@ inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, 
       float* a = gate + i * kBlockRows;
       const float* u = up + i * kBlockRows;
       for (int64_t c = 0; c < count; c += 16) {
-        store(a + c, r(mul(set(weight), swiglu_value(r(load(a + c)), r(load(u + c)), plan.p->limit))));
+        store(a + c, mul(set(weight), swiglu_value(load(a + c), load(u + c), plan.p->limit)));
       }
-      if (inner.path == Path::kF32 && !(plan.vendor && w.w2.kind >= Weight::Kind::kFp8)) {
+      if (inner.path == Path::kF32) {
         float* to = reinterpret_cast<float*>(const_cast<std::byte*>(inner.data) + slot * inner.row_bytes) + row;
         for (int64_t c = 0; c < count; c += 16) store(to + c, load(a + c));
       } else {
-        pack_row(a, inner, slot, row / 32, count / 32, true);
+        pack_row(a, inner, slot, row / 32, count / 32);
       }
     }
   }
@@ -85,7 +83,6 @@ inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, 
 inline void down_unit(const Plan& plan, int64_t row, int64_t count) {
   alignas(64) float acc[kMaxTokens * kBlockRows];
   const MoeParams& p = *plan.p;
-  const Rounder r{plan.vendor};
   const int64_t d = p.x.cols;
   const bool to_slots = !p.slots.empty();
   if (!to_slots) {
@@ -108,18 +105,12 @@ inline void down_unit(const Plan& plan, int64_t row, int64_t count) {
         const float* a = acc + i * kBlockRows;
         if (to_slots) {
           float* to = p.slots.f32(t) + plan.choices[slot] * d + row;
-          for_lanes(count, [&](int64_t c, int n) { store_any(to + c, r(load(a + c)), n); });
+          for_lanes(count, [&](int64_t c, int n) { store_any(to + c, load(a + c), n); });
         } else {
           float* to = p.z.f32(t) + row;
-          for_lanes(count, [&](int64_t c, int n) { store_any(to + c, add(load_any(to + c, n), r(load(a + c))), n); });
+          for_lanes(count, [&](int64_t c, int n) { store_any(to + c, add(load_any(to + c, n), load(a + c)), n); });
         }
       }
-    }
-  }
-  if (!to_slots && r.on) {
-    for (int64_t t = 0; t < p.x.rows; ++t) {
-      float* to = p.z.f32(t) + row;
-      for_lanes(count, [&](int64_t c, int n) { store_any(to + c, r(load_any(to + c, n)), n); });
     }
   }
 }
@@ -162,11 +153,8 @@ void moe(const Context& ctx, const MoeParams& p) {
   int32_t *rows = ints(num_rows * (top_k + 1)), *choices = ints(num_rows * (top_k + 1)), *begin = ints(num_experts + 2);
   int64_t slots = sort_slots(p, rows, choices, begin);
 
-  Plan plan{&p,        rows,
-            choices,   static_cast<Group*>(scratch.take((num_experts + 1) * static_cast<int64_t>(sizeof(Group)))),
-            0,         {},
-            {},        {},
-            ctx.vendor};
+  Group* groups = static_cast<Group*>(scratch.take((num_experts + 1) * static_cast<int64_t>(sizeof(Group))));
+  Plan plan{&p, rows, choices, groups, 0, {}, {}, {}};
   for (int64_t e = 0; e < num_experts; ++e) {
     if (begin[e + 1] > begin[e]) plan.groups[plan.num_groups++] = {&p.experts[e], begin[e], begin[e + 1] - begin[e]};
   }
@@ -192,15 +180,15 @@ void moe(const Context& ctx, const MoeParams& p) {
   int64_t inner = 0;
   for (int g = 0; g < plan.num_groups; ++g) {
     const ExpertWeights& w = *plan.groups[g].weights;
-    needs.add(w.w1.kind, ctx.vendor, true);
-    needs.add(w.w3.kind, ctx.vendor, true);
-    inner_needs.add(w.w2.kind, ctx.vendor, true);
+    needs.add(w.w1.kind);
+    needs.add(w.w3.kind);
+    inner_needs.add(w.w2.kind);
     if (w.w2.cols > inner) inner = w.w2.cols;
   }
   const PackedInput x = pack_input(ctx, scratch, p.x, needs);
   if (inner_needs.int8) plan.inner_int8 = take_input(scratch, Path::kInt8, slots, inner / 32);
   if (inner_needs.int16) plan.inner_int16 = take_input(scratch, Path::kInt16, slots, inner / 32);
-  if (inner_needs.plain || inner_needs.rounded) plan.inner_f32 = take_input(scratch, Path::kF32, slots, inner / 32);
+  if (inner_needs.plain) plan.inner_f32 = take_input(scratch, Path::kF32, slots, inner / 32);
 
   const int threads = ctx.pool.size();
   int64_t total_inner = 0;
@@ -223,26 +211,24 @@ void moe(const Context& ctx, const MoeParams& p) {
 }
 
 void swiglu(const Context& ctx, const SwigluParams& p) {
-  const Rounder r{ctx.vendor};
   for_rows(ctx, p.a.rows, 4 * p.a.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for_lanes(p.a.cols, [&](int64_t c, int n) {
         const VF v = swiglu_value(load_any(p.gate.f32(t) + c, n), load_any(p.up.f32(t) + c, n), p.limit);
-        store_any(p.a.f32(t) + c, r(v), n);
+        store_any(p.a.f32(t) + c, v, n);
       });
     }
   });
 }
 
 void combine(const Context& ctx, const CombineParams& p) {
-  const Rounder r{ctx.vendor};
   const int64_t d = p.z.cols;
   for_rows(ctx, p.z.rows, d * p.top_k, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for_lanes(d, [&](int64_t c, int n) {
         VF sum = zero();
         for (int k = 0; k < p.top_k; ++k) sum = add(sum, load_any(p.slots.f32(t) + k * d + c, n));
-        store_any(p.z.f32(t) + c, r(add(sum, load_any(p.shared.f32(t) + c, n))), n);
+        store_any(p.z.f32(t) + c, add(sum, load_any(p.shared.f32(t) + c, n)), n);
       });
     }
   });

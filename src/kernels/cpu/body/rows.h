@@ -45,7 +45,6 @@ namespace DI_ISA {
 
 void embed(const Context& ctx, const EmbedParams& p) {
   const int64_t d = p.table.empty() ? p.given.cols : p.table.cols;
-  const Rounder r{ctx.vendor};
   for_rows(ctx, p.streams.rows, p.streams.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       float* first = p.streams.f32(t);
@@ -54,8 +53,7 @@ void embed(const Context& ctx, const EmbedParams& p) {
         if (p.given.empty()) {
           fill_zero(first, d);
         } else {
-          const float* given = p.given.f32(t);
-          for_lanes(d, [&](int64_t c, int n) { store_any(first + c, r(load_any(given + c, n)), n); });
+          copy_floats(first, p.given.f32(t), d);
         }
       } else if (row >= 0 && row < p.table.rows) {
         decode_row(p.table, row, first);
@@ -81,14 +79,12 @@ void gather_rows(const Context& ctx, const GatherRowsParams& p) {
 }
 
 void rms_norm(const Context& ctx, const RmsNormParams& p) {
-  const Rounder r{ctx.vendor};
   for_rows(ctx, p.x.rows, p.x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) norm_row(p.x.f32(t), p.gain, p.x.cols, p.eps, r, p.y.f32(t));
+    for (int64_t t = begin; t < end; ++t) norm_row(p.x.f32(t), p.gain, p.x.cols, p.eps, p.y.f32(t));
   });
 }
 
 void stream_mean(const Context& ctx, const StreamMeanParams& p) {
-  const Rounder r{ctx.vendor};
   const int64_t d = p.mean.cols;
   for_rows(ctx, p.mean.rows, p.streams.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -96,7 +92,7 @@ void stream_mean(const Context& ctx, const StreamMeanParams& p) {
       for_lanes(d, [&](int64_t c, int n) {
         VF sum = zero();
         for (int j = 0; j < p.m; ++j) sum = add(sum, load_any(h + j * d + c, n));
-        store_any(p.mean.f32(t) + c, r(div(sum, set(static_cast<float>(p.m)))), n);
+        store_any(p.mean.f32(t) + c, div(sum, set(static_cast<float>(p.m))), n);
       });
     }
   });
@@ -106,7 +102,6 @@ void stream_mean(const Context& ctx, const StreamMeanParams& p) {
 // used.
 void engram_gather(const Context& ctx, const EngramGatherParams& p) {
   const int64_t dim = p.table.cols, n = p.rows.cols;
-  const Rounder r{ctx.vendor};
   for_rows(ctx, p.rows.rows, 4 * n * dim, [&](int64_t begin, int64_t end) {
     auto touch = [&](int64_t t) {
       for (int64_t i = 0; i < n; ++i) {
@@ -125,7 +120,6 @@ void engram_gather(const Context& ctx, const EngramGatherParams& p) {
         float* out = p.out.f32(t) + i * dim;
         if (row >= 0 && row < p.table.rows) {
           decode_row(p.table, row, out);
-          if (r.on) for_lanes(dim, [&](int64_t c, int m) { store_any(out + c, r(load_any(out + c, m)), m); });
         } else {
           fill_zero(out, dim);
         }
@@ -136,7 +130,6 @@ void engram_gather(const Context& ctx, const EngramGatherParams& p) {
 
 // Sums over a stream's channels: 16 lanes in ascending order, then the lane tree.
 void engram_gate(const Context& ctx, const EngramGateParams& p) {
-  const Rounder r{ctx.vendor};
   const int64_t d = p.streams.cols / p.m;
   const float width_factor = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(d)));
   for_rows(ctx, p.streams.rows, 3 * p.streams.cols, [&](int64_t begin, int64_t end) {
@@ -163,9 +156,8 @@ void engram_gate(const Context& ctx, const EngramGateParams& p) {
         alignas(64) float gate[16];
         store(gate, vsigmoid(set(__builtin_copysignf(root, product))));
         const VF g = set(gate[0]);
-        for_lanes(d, [&](int64_t c, int n) {
-          store_any(h + c, r(add(load_any(h + c, n), mul(g, load_any(value + c, n)))), n);
-        });
+        for_lanes(
+            d, [&](int64_t c, int n) { store_any(h + c, add(load_any(h + c, n), mul(g, load_any(value + c, n))), n); });
       }
     }
   });

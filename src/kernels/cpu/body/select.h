@@ -2,7 +2,7 @@
 //
 //   Sixteen keys are decoded to bytes (12 + twice the value) and meet all heads of the row: exact integer sums inside
 //   groups of 32 channels, times a power of two, added in ascending group order, heads added in ascending order.
-//   `vendor` rounds to bf16 at the four places of model.md 6.2. Rows are taken in batches whose scores fit the scratch;
+//   Rows are taken in batches whose scores fit the scratch;
 //   the score of a row is cut into pieces of kPieceKeys over all threads, so that one row over a million keys uses the
 //   whole machine.
 //
@@ -38,11 +38,11 @@ DI_INLINE IndexQuery query_at(std::byte* at, int64_t heads, int64_t dim) {
   return q;
 }
 
-DI_INLINE void pack_query(const SelectParams& p, int64_t t, Rounder r, const IndexQuery& q) {
+DI_INLINE void pack_query(const SelectParams& p, int64_t t, const IndexQuery& q) {
   const int64_t dim = p.q.cols / p.heads, groups = dim / 32;
   alignas(64) float row[kMaxIndexGroups * 32];
   for (int h = 0; h < p.heads; ++h) {
-    rotate_row(p.q.f32(t) + h * dim, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, false, r, row);
+    rotate_row(p.q.f32(t) + h * dim, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, false, row);
     for (int64_t g = 0; g < groups; ++g) {
       const uint8_t scale = fp4e8_scale(row + 32 * g);
       const VF inverse = set(std::bit_cast<float>((254u - scale) << 23)), two = set(2.f);
@@ -53,14 +53,14 @@ DI_INLINE void pack_query(const SelectParams& p, int64_t t, Rounder r, const Ind
       q.offsets[h * groups + g] = -12 * reducei(addi(a, b));
       q.scales[h * groups + g] = std::bit_cast<float>(static_cast<uint32_t>(scale) << 23) * 0.25f;
     }
-    q.weights[h] = r(p.head_weights.f32(t)[h] * p.head_scale);
+    q.weights[h] = p.head_weights.f32(t)[h] * p.head_scale;
   }
 }
 
 // Sum over heads of weight * relu(similarity) for sixteen decoded keys; H heads from `h` on are added to `sum`.
 template <int G, int H>
 DI_INLINE VF add_heads(const IndexQuery& q, int64_t h, int64_t num_groups, const VI* keys, const VF* key_scales,
-                       Rounder r, VF sum) {
+                       VF sum) {
   const int64_t groups = G > 0 ? G : num_groups;
   VF similarity[H];
 #pragma GCC unroll 4
@@ -83,22 +83,20 @@ DI_INLINE VF add_heads(const IndexQuery& q, int64_t h, int64_t num_groups, const
     }
   }
 #pragma GCC unroll 4
-  for (int n = 0; n < H; ++n) sum = add(sum, r(mul(vmax(r(similarity[n]), zero()), set(q.weights[h + n]))));
+  for (int n = 0; n < H; ++n) sum = add(sum, mul(vmax(similarity[n], zero()), set(q.weights[h + n])));
   return sum;
 }
 template <int G>
-VF score_heads(const SelectParams& p, const IndexQuery& q, int64_t groups, const VI* keys, const VF* key_scales,
-               Rounder r) {
+VF score_heads(const SelectParams& p, const IndexQuery& q, int64_t groups, const VI* keys, const VF* key_scales) {
   VF sum = zero();
   int h = 0;
-  for (; h + 4 <= p.heads; h += 4) sum = add_heads<G, 4>(q, h, groups, keys, key_scales, r, sum);
-  for (; h < p.heads; ++h) sum = add_heads<G, 1>(q, h, groups, keys, key_scales, r, sum);
-  return r(sum);
+  for (; h + 4 <= p.heads; h += 4) sum = add_heads<G, 4>(q, h, groups, keys, key_scales, sum);
+  for (; h < p.heads; ++h) sum = add_heads<G, 1>(q, h, groups, keys, key_scales, sum);
+  return sum;
 }
 
 // scores[0 .. 16) of the keys from `key` on, a multiple of 16; keys past the end of the block give garbage.
-DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_t* block_table, int64_t key,
-                        Rounder r) {
+DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_t* block_table, int64_t key) {
   const int64_t dim = p.cache.index_dim, groups = dim / 32, per_block = p.cache.entries_per_block(),
                 entry = key % per_block;
   const uint8_t* block =
@@ -120,8 +118,8 @@ DI_INLINE VF score_keys(const SelectParams& p, const IndexQuery& q, const int32_
     for (int i = 0; i < 16; ++i) exponents[i] = scales[i * groups + g];
     key_scales[g] = ue8m0_value<0>(loadi(exponents));
   }
-  if (groups == 4) return score_heads<4>(p, q, groups, decoded, key_scales, r);  // the released width, unrolled
-  return score_heads<0>(p, q, groups, decoded, key_scales, r);
+  if (groups == 4) return score_heads<4>(p, q, groups, decoded, key_scales);  // the released width, unrolled
+  return score_heads<0>(p, q, groups, decoded, key_scales);
 }
 
 // Floats in the order of their bits as unsigned numbers; -inf and NaN become 0, which is never chosen; -0 equals 0.
@@ -199,12 +197,12 @@ struct SelectRow {
   float* scores;
 };
 
-DI_INLINE void score_piece(const SelectParams& p, const SelectRow& row, int64_t begin, int64_t end, Rounder r) {
-  for (int64_t g = begin; g < end; g += 16) store(row.scores + g, score_keys(p, row.query, row.run->block_table, g, r));
+DI_INLINE void score_piece(const SelectParams& p, const SelectRow& row, int64_t begin, int64_t end) {
+  for (int64_t g = begin; g < end; g += 16) store(row.scores + g, score_keys(p, row.query, row.run->block_table, g));
 }
 
 // Only the entries of the candidate blocks; the rest is -inf.
-inline void score_candidates(const SelectParams& p, const SelectRow& row, Rounder r) {
+inline void score_candidates(const SelectParams& p, const SelectRow& row) {
   const int64_t size = p.candidate_block_size;
   for (int64_t g = 0; g < row.visible; g += 16) store(row.scores + g, set(-__builtin_inff()));
   int64_t scored_to = 0;  // candidates ascend
@@ -213,7 +211,7 @@ inline void score_candidates(const SelectParams& p, const SelectRow& row, Rounde
     const int64_t begin = blocks[i] * size, end = begin + size < row.visible ? begin + size : row.visible;
     for (int64_t g = (begin > scored_to ? begin : scored_to) / 16 * 16; g < end; g += 16) {
       alignas(64) float s[16];
-      store(s, score_keys(p, row.query, row.run->block_table, g, r));
+      store(s, score_keys(p, row.query, row.run->block_table, g));
       for (int64_t k = g > begin ? g : begin; k < g + 16 && k < end; ++k) row.scores[k] = s[k - g];
     }
     scored_to = begin;
@@ -241,7 +239,6 @@ namespace DI_ISA {
 void select(const Context& ctx, const SelectParams& p) {
   const int64_t num_rows = p.q.rows, dim = p.q.cols / p.heads;
   const bool is_chooser = p.role == SelectParams::Role::kChooser;
-  const Rounder r{ctx.vendor};
   int64_t longest = 0;
   for (int64_t t = 0; t < num_rows; ++t) {
     const int64_t visible = (p.batch->positions[t] + 1) / p.cache.ratio;
@@ -278,7 +275,7 @@ void select(const Context& ctx, const SelectParams& p) {
         rows[i] = {t, (p.batch->positions[t] + 1) / p.cache.ratio,
                    &p.batch->runs[static_cast<size_t>(p.batch->run_of_row[t])],
                    query_at(queries + i * query_bytes, p.heads, dim), scores + i * score_floats};
-        pack_query(p, t, r, rows[i].query);
+        pack_query(p, t, rows[i].query);
       }
     });
     const bool in_pieces = !is_chooser && count < 4 * ctx.pool.size() && longest > kPieceKeys;
@@ -287,12 +284,12 @@ void select(const Context& ctx, const SelectParams& p) {
       ctx.pool.each(count * pieces, [&](int64_t i) {
         const SelectRow& row = rows[i / pieces];
         const int64_t begin = i % pieces * kPieceKeys, end = begin + kPieceKeys;
-        score_piece(p, row, begin, end < row.visible ? end : row.visible, r);
+        score_piece(p, row, begin, end < row.visible ? end : row.visible);
       });
     }
     auto finish = [&](int64_t i) {
-      if (is_chooser) score_candidates(p, rows[i], r);
-      if (!is_chooser && !in_pieces) score_piece(p, rows[i], 0, rows[i].visible, r);
+      if (is_chooser) score_candidates(p, rows[i]);
+      if (!is_chooser && !in_pieces) score_piece(p, rows[i], 0, rows[i].visible);
       choose(p, rows[i], blocks + i * block_floats);
     };
     if (count * longest < 256) {
