@@ -22,7 +22,7 @@ TEXT
 
 # What the command line needs, what the rest needs on top.
 run_packages=(g++ cmake ninja-build ccache mold pkg-config libboost1.81-dev libboost-json1.81-dev libssl-dev libspdlog-dev
-  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev)
+  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev prometheus-cpp-dev)
 all_packages=("${run_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev python3-venv git)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 

@@ -48,12 +48,14 @@ struct EngineStats {
   int64_t drafted_tokens = 0, accepted_tokens = 0, preemptions = 0;
   std::vector<int64_t> drafted_by_position, accepted_by_position;
   int64_t blocks = 0, blocks_available = 0;
+  int max_sequences = 0;  // that run together
   double forward_ms = 0, sampling_ms = 0, draft_ms = 0, planning_ms = 0, idle_ms = 0;  // sums
 };
 
 class Engine {
  public:
   using Sink = std::function<void(const TokenEvent&)>;
+  static constexpr int kAllChoices = -1;
 
   // Opens the checkpoint, plans and takes the memory, starts the threads.
   static Outcome<std::unique_ptr<Engine>> create(const EngineOptions& options);
@@ -61,7 +63,7 @@ class Engine {
 
   // Queues a request and returns its id, or says what is wrong with it: field, value, limit.
   virtual Outcome<uint64_t> submit(Request request, Sink sink) = 0;
-  virtual void cancel(uint64_t request) = 0;
+  virtual void cancel(uint64_t request, int choice = kAllChoices) = 0;
   // What is wrong with these parameters whatever the prompt, if anything; submit looks at the prompt as well.
   virtual std::optional<Failure> check(const SamplingParams& params) const = 0;
 

@@ -14,6 +14,7 @@ void add_logits(Command& app, int& exit_code);
 void add_make_random(Command& app, int& exit_code);
 void add_plan(Command& app, int& exit_code);
 void add_render(Command& app, int& exit_code);
+void add_serve(Command& app, int& exit_code);
 void add_settings(Command& app, int& exit_code);
 void add_tokenize(Command& app, int& exit_code);
 

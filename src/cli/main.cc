@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
     deepinfer::add_make_random(app, exit_code);
     deepinfer::add_plan(app, exit_code);
     deepinfer::add_render(app, exit_code);
+    deepinfer::add_serve(app, exit_code);
     deepinfer::add_settings(app, exit_code);
     deepinfer::add_tokenize(app, exit_code);
   });

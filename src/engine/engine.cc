@@ -152,6 +152,7 @@ Result<void> EngineImpl::build() {
   ledger_ = std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
   stats_.blocks = stats_.blocks_available = plan_.num_blocks;
+  stats_.max_sequences = plan_.max_sequences;
   stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
   stats_.accepted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
   schedule_thread_ = std::thread([this] { schedule_loop(); });
@@ -235,10 +236,10 @@ Outcome<uint64_t> EngineImpl::submit(Request request, Sink sink) {
   return id;
 }
 
-void EngineImpl::cancel(uint64_t request) {
+void EngineImpl::cancel(uint64_t request, int choice) {
   {
     std::lock_guard lock(mutex_);
-    cancels_.push_back(request);
+    cancels_.push_back({request, choice});
   }
   scheduling_.notify_one();
 }
@@ -352,7 +353,7 @@ void EngineImpl::schedule_loop() {
   const size_t ahead = settings_.async_steps ? kStepsAhead : 1;
   while (true) {
     std::vector<std::unique_ptr<RequestState>> arrivals;
-    std::vector<uint64_t> cancels;
+    std::vector<Cancellation> cancels;
     std::deque<StepResult> results;
     {
       std::unique_lock lock(mutex_);
@@ -373,11 +374,11 @@ void EngineImpl::schedule_loop() {
     }
     for (StepResult& r : results) commit(r);
     for (auto& a : arrivals) admit(std::move(a));
-    for (uint64_t id : cancels) {
+    for (auto [id, choice] : cancels) {
       auto it = requests_.find(id);
       if (it == requests_.end()) continue;
       for (auto& c : it->second->choices) {
-        if (!c->ended) scheduler_->cancel(c->seq);
+        if (!c->ended && (choice == kAllChoices || choice == c->index)) scheduler_->cancel(c->seq);
       }
     }
     while (unfinished_jobs_ < ahead) {

@@ -35,7 +35,7 @@ class EngineImpl final : public Engine {
   ~EngineImpl() override;
 
   Outcome<uint64_t> submit(Request request, Sink sink) override;
-  void cancel(uint64_t request) override;
+  void cancel(uint64_t request, int choice = kAllChoices) override;
   std::optional<Failure> check(const SamplingParams& params) const override;
   std::vector<RequestOutput> generate(std::vector<Request> requests, std::function<bool(int64_t)> progress) override;
   std::vector<int32_t> encode(const std::string& text) const override;
@@ -90,7 +90,11 @@ class EngineImpl final : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable scheduling_, executing_;
   std::vector<std::unique_ptr<RequestState>> inbox_;
-  std::vector<uint64_t> cancels_;
+  struct Cancellation {
+    uint64_t request;
+    int choice;
+  };
+  std::vector<Cancellation> cancels_;
   std::deque<StepJob> jobs_;
   std::deque<StepResult> results_;
   size_t unfinished_jobs_ = 0;

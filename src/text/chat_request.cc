@@ -126,7 +126,10 @@ Result<void> read_response_format(JsonValue body, ChatRequest& request) {
 
 Result<ChatRequest> parse_chat_request(std::string body, const ChatPolicy& policy) {
   DI_TRY(JsonTree tree, JsonTree::parse(std::move(body)));
-  JsonValue root = tree.root();
+  return parse_chat_request(tree.root(), policy);
+}
+
+Result<ChatRequest> parse_chat_request(JsonValue root, const ChatPolicy& policy) {
   if (!root.is_object()) return fail(Code::kInvalid, "the request must be a JSON object");
   ChatRequest request;
   DI_TRY_VOID(read_thinking(root, policy, request));

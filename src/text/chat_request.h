@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/json_tree.h"
 
 namespace deepinfer::text {
 
@@ -54,6 +55,7 @@ struct ToolDefinition {
   std::string name;
   std::string prompt_json;      // {"name", "description", "parameters"}, the line of the tool block
   std::string constraint_json;  // the tool as a grammar wants it, compact
+  bool is_strict = false;       // arguments must follow the schema
 };
 
 enum class ToolChoice { kAuto, kRequired };
@@ -72,5 +74,6 @@ struct ChatRequest {
 };
 
 Result<ChatRequest> parse_chat_request(std::string body, const ChatPolicy& policy = {});
+Result<ChatRequest> parse_chat_request(JsonValue body, const ChatPolicy& policy = {});
 
 }  // namespace deepinfer::text

@@ -60,6 +60,7 @@ class OutputParser {
 
   // Nothing further belongs to the message: a stop string was found or the block of calls was closed.
   bool is_done() const { return state_ == State::kDone; }
+  bool is_reasoning() const { return state_ == State::kReasoning; }
   std::optional<int> stop_index() const { return stops_.found(); }
   int num_calls() const { return num_calls_; }
 

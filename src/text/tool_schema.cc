@@ -122,7 +122,7 @@ Result<ToolDefinition> parse_tool(JsonValue tool, int index) {
       append_json(parameters, style, out);
     }
   };
-  ToolDefinition definition{.name = std::string(name)};
+  ToolDefinition definition{.name = std::string(name), .is_strict = strict.is_true()};
   std::string& prompt = definition.prompt_json;
   prompt = "{\"name\": ";
   append_json_string(name, prompt);

@@ -1,0 +1,55 @@
+#include "serve/chat_plan.h"
+
+#include <algorithm>
+
+#include "serve/structured.h"
+#include "text/chat.h"
+
+namespace deepinfer::serve {
+
+int64_t usual_max_tokens(const text::ChatRequest& chat) {
+  constexpr int64_t kAnswer = 8192, kThinking = 65536, kMostThinking = 131072;
+  constexpr int kMostEffort = 100;
+  if (!chat.is_thinking) return kAnswer;
+  return chat.effort == kMostEffort ? kMostThinking : kThinking;
+}
+
+namespace {
+
+ApiResult<> refuse_images(const text::ChatRequest& chat) {
+  for (std::size_t m = 0; m < chat.messages.size(); ++m) {
+    const auto& parts = chat.messages[m].parts;
+    auto image = std::find_if(parts.begin(), parts.end(), [](const auto& p) { return p.is_image; });
+    if (image == parts.end()) continue;
+    std::string param = fmt::format("messages[{}].content[{}]", m, image - parts.begin());
+    return tl::unexpected(ApiError{
+        .message = param + " is an image; this build reads text only", .param = param, .code = "images_not_supported"});
+  }
+  return {};
+}
+
+}  // namespace
+
+ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat, GenerationFields& fields,
+                              const ChatLimits& limits, GenerationPlan& plan) {
+  DI_TRY_VOID(refuse_images(chat));
+  text::ChatPrompt prompt = text::render_chat(chat, model.chat);
+  auto ids = text::encode_prompt(*model.tokenizer, prompt);
+  if (!ids) return tl::unexpected(to_api_error(ids.error()));
+
+  SamplingParams& sampling = fields.sampling;
+  DI_TRY_VOID(fit_to_context(model, static_cast<int64_t>(ids->size()), limits.max_tokens, usual_max_tokens(chat),
+                             limits.field, sampling));
+  if (model.uses_official_sampling) apply_official_sampling(chat.is_thinking, sampling);
+  DI_TRY_VOID(constrain_output(model, chat, prompt, sampling));
+  DI_TRY_VOID(check_sampling(model, sampling));
+
+  plan.is_chat = true;
+  plan.format = std::move(prompt.output);
+  plan.format.stops = std::move(fields.stop);
+  plan.wants_token_ids = fields.returns_token_ids;
+  plan.requests.push_back({.prompt = std::move(*ids), .sampling = std::move(sampling), .tenant = {}});
+  return {};
+}
+
+}  // namespace deepinfer::serve

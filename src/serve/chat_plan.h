@@ -1,0 +1,25 @@
+// From a checked chat to the engine's request: prompt, limits, grammar. All chat APIs end here.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "serve/generation.h"
+#include "serve/generation_fields.h"
+#include "text/chat_request.h"
+
+namespace deepinfer::serve {
+
+struct ChatLimits {
+  std::optional<int64_t> max_tokens;
+  std::string_view field = "max_tokens";  // for messages
+};
+
+// Fills in the plan's requests and output format. `fields.sampling` is used up.
+ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat, GenerationFields& fields,
+                              const ChatLimits& limits, GenerationPlan& plan);
+
+// Tokens of a chat's answer when nothing is said (encoding.md 6).
+int64_t usual_max_tokens(const text::ChatRequest& chat);
+
+}  // namespace deepinfer::serve

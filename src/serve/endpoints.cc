@@ -1,0 +1,21 @@
+#include "serve/endpoints.h"
+
+#include "serve/health.h"
+#include "serve/openai/chat.h"
+#include "serve/openai/completions.h"
+#include "serve/openai/models.h"
+#include "serve/tokenize.h"
+#include "serve/web.h"
+
+namespace deepinfer::serve {
+
+void add_endpoints(Service& service) {
+  add_health(service);
+  add_tokenize(service);
+  openai::add_models(service);
+  openai::add_chat(service);
+  openai::add_completions(service);
+  add_web(service);
+}
+
+}  // namespace deepinfer::serve

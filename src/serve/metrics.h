@@ -1,0 +1,42 @@
+// What is measured, for Prometheus (serving.md 9): names begin with deepinfer_.
+//
+// Owned by the loop.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "deepinfer/engine.h"
+
+namespace deepinfer::serve {
+
+class Metrics {
+ public:
+  explicit Metrics(std::string_view version);
+  ~Metrics();
+
+  void http_request(std::string_view route, int status, double seconds);
+  void rejected(std::string_view reason);
+  void cancelled(std::string_view state);
+  void finished(std::string_view reason);
+  void tokens(int64_t prompt, int64_t cached, int64_t replayed, int64_t generated);
+  void first_token(double seconds);
+  void between_tokens(double seconds);
+  void end_to_end(double seconds, int64_t generated, double first_token_s);
+
+  // Values that are read off when the page is made.
+  struct Gauges {
+    EngineStats engine;
+    int requests = 0, connections = 0;
+    double queue_work_s = 0, predicted_wait_s = 0;
+    bool is_ready = false;
+  };
+  std::string text(const Gauges& now);
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace deepinfer::serve

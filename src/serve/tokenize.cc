@@ -1,0 +1,161 @@
+#include "serve/tokenize.h"
+
+#include "serve/fields.h"
+#include "serve/generation_fields.h"
+#include "serve/json_writer.h"
+#include "serve/openai/wire.h"
+#include "serve/service.h"
+
+namespace deepinfer::serve {
+namespace {
+
+struct TokenizeFields {
+  std::string model;
+  std::optional<std::string> prompt;
+  bool is_chat = false;
+  bool adds_special_tokens = true, parses_control_tokens = false, returns_token_strings = false;
+};
+
+struct DetokenizeFields {
+  std::string model;
+  std::vector<int32_t> tokens;
+  bool has_tokens = false, skips_special_tokens = false;
+};
+
+constexpr std::size_t kMaxTokens = std::size_t{1} << 22;
+
+const FieldTable<TokenizeFields>& tokenize_fields() {
+  using F = TokenizeFields;
+  static const FieldTable<F> table = {
+      string_of<F>("model", &F::model, 256),
+      string_of<F>("prompt", &F::prompt, std::size_t{1} << 30),
+      boolean_of<F>("add_special_tokens", &F::adds_special_tokens),
+      boolean_of<F>("parse_control_tokens", &F::parses_control_tokens),
+      boolean_of<F>("return_token_strs", &F::returns_token_strings),
+      custom<F>("messages",
+                [](JsonValue, F& out) -> ApiResult<> {
+                  out.is_chat = true;
+                  return {};
+                }),
+      ignored<F>("tools"),
+      ignored<F>("tool_choice"),
+      ignored<F>("response_format"),
+      ignored<F>("thinking"),
+      ignored<F>("reasoning_effort"),
+  };
+  return table;
+}
+
+const FieldTable<DetokenizeFields>& detokenize_fields() {
+  using F = DetokenizeFields;
+  static const FieldTable<F> table = {
+      string_of<F>("model", &F::model, 256),
+      boolean_of<F>("skip_special_tokens", &F::skips_special_tokens),
+      custom<F>("tokens",
+                [](JsonValue v, F& out) -> ApiResult<> {
+                  DI_TRY(out.tokens, read_token_ids("tokens", v, kMaxTokens));
+                  out.has_tokens = true;
+                  return {};
+                }),
+  };
+  return table;
+}
+
+ApiResult<text::JsonTree> parse_body(std::string body) {
+  auto tree = text::JsonTree::parse(std::move(body));
+  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
+  return std::move(*tree);
+}
+
+ApiResult<text::ChatPrompt> render_body(const Model& model, const text::JsonTree& tree) {
+  auto chat = text::parse_chat_request(tree.root());
+  if (!chat) return tl::unexpected(to_api_error(chat.error()));
+  return text::render_chat(*chat, model.chat);
+}
+
+ApiResult<std::vector<int32_t>> encode(const Model& model, const text::ChatPrompt& prompt) {
+  auto ids = text::encode_prompt(*model.tokenizer, prompt);
+  if (!ids) return tl::unexpected(to_api_error(ids.error()));
+  return std::move(*ids);
+}
+
+std::vector<int32_t> encode_text(const Model& model, const TokenizeFields& f) {
+  std::vector<int32_t> ids;
+  if (f.adds_special_tokens) {
+    if (auto bos = model.tokenizer->added_id(text::kBos)) ids.push_back(*bos);
+  }
+  f.parses_control_tokens ? model.tokenizer->encode(*f.prompt, ids) : model.tokenizer->encode_plain(*f.prompt, ids);
+  return ids;
+}
+
+}  // namespace
+
+ApiResult<std::string> tokenize(const Model& model, std::string body) {
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
+  TokenizeFields fields;
+  std::vector<std::string> unknown;
+  DI_TRY_VOID(read_fields(tree.root(), tokenize_fields(), fields, unknown));
+  DI_TRY_VOID(check_model(model, fields.model));
+  if (fields.is_chat == fields.prompt.has_value())
+    return bad_field("prompt", "exactly one of prompt and messages is needed");
+  std::vector<int32_t> ids;
+  if (fields.is_chat) {
+    DI_TRY(text::ChatPrompt prompt, render_body(model, tree));
+    DI_TRY(ids, encode(model, prompt));
+  } else {
+    ids = encode_text(model, fields);
+  }
+  JsonWriter w;
+  w.begin_object().field("count", ids.size()).field("max_model_len", model.max_model_len).key("tokens");
+  openai::write_token_ids(w, ids);
+  if (fields.returns_token_strings) {
+    w.key("token_strs").begin_array();
+    for (int32_t id : ids) w.value(openai::token_text(*model.tokenizer, id));
+    w.end_array();
+  }
+  return w.end_object().take();
+}
+
+ApiResult<std::string> detokenize(const Model& model, std::string body) {
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
+  DetokenizeFields fields;
+  std::vector<std::string> unknown;
+  DI_TRY_VOID(read_fields(tree.root(), detokenize_fields(), fields, unknown));
+  DI_TRY_VOID(check_model(model, fields.model));
+  if (!fields.has_tokens) return bad_field("tokens", "tokens is missing; a list of token ids is needed");
+  for (std::size_t i = 0; i < fields.tokens.size(); ++i) {
+    if (fields.tokens[i] >= model.vocab_size) {
+      std::string name = fmt::format("tokens[{}]", i);
+      return bad_field(name, fmt::format("{} is {}; allowed: 0 to {}", name, fields.tokens[i], model.vocab_size - 1));
+    }
+  }
+  JsonWriter w;
+  w.begin_object().field("prompt", model.tokenizer->decode(fields.tokens, fields.skips_special_tokens));
+  return w.end_object().take();
+}
+
+// The prompt of a chat as text and ids, with the byte ranges that are control tokens.
+ApiResult<std::string> render(const Model& model, std::string body) {
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
+  DI_TRY(text::ChatPrompt prompt, render_body(model, tree));
+  DI_TRY(std::vector<int32_t> ids, encode(model, prompt));
+  JsonWriter w;
+  w.begin_object().field("prompt", prompt.text).field("count", ids.size()).key("tokens");
+  openai::write_token_ids(w, ids);
+  w.key("special").begin_array();
+  for (text::ByteRange range : prompt.special) w.begin_array().value(range.begin).value(range.end).end_array();
+  return w.end_array().end_object().take();
+}
+
+void add_tokenize(Service& service) {
+  auto add = [&service](const char* pattern, ApiResult<std::string> (*work)(const Model&, std::string)) {
+    service.router.add({.method = "POST", .pattern = pattern, .handler = [&service, work](CallPtr call) {
+                          service.compute(std::move(call), work);
+                        }});
+  };
+  add("/tokenize", tokenize);
+  add("/detokenize", detokenize);
+  add("/render", render);
+}
+
+}  // namespace deepinfer::serve
