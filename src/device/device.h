@@ -22,12 +22,26 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+class Stream;
+
+// Recorded work that a stream repeats with one call.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;  // host and device pointers alike
   virtual void fill(void* to, int value, int64_t bytes) = 0;
   virtual void synchronize() = 0;
+  // Threads of the host that work for this stream: a CPU's kernels, or what is left to the host beside a GPU.
+  virtual ThreadPool& pool() = 0;
+  // Between the two calls work is recorded instead of done. False: this device cannot, nothing was started.
+  virtual bool begin_capture() { return false; }
+  virtual std::unique_ptr<Graph> end_capture() { return nullptr; }
 };
 
 // Memory of a device, returned on destruction.
@@ -62,11 +76,16 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;
+  virtual bool is_host() const = 0;                          // kernels work on host memory as it lies
   virtual int64_t free_memory() const = 0;                   // bytes available to this process now
   virtual Result<DeviceBuffer> allocate(int64_t bytes) = 0;  // zeroed; kExhausted with both numbers if it does not fit
-  virtual std::unique_ptr<Stream> create_stream(int num_threads) = 0;  // num_threads: CPU only, 0 = all available
+  // Memory of the host that the device's kernels can read where it lies, under the same address.
+  virtual Result<DeviceBuffer> allocate_host(int64_t bytes) = 0;
+  virtual std::unique_ptr<Stream> create_stream(int num_threads) = 0;  // threads of its pool, 0 = all available
 };
 
 std::unique_ptr<Device> make_cpu_device();
+// The first NVIDIA GPU. kUnsupported: this program was built without CUDA; kNotFound: there is no GPU or no driver.
+Result<std::unique_ptr<Device>> make_cuda_device();
 
 }  // namespace deepinfer

@@ -280,6 +280,7 @@ inline Outputs pool(const Backend& b, const Shape& s, uint64_t seed, Piece p, in
   const TensorView latent = m.activation_output(count_groups(groups), s.head_dim);
   PoolParams params{.batch = &scene.batch(),
                     .groups = groups,
+                    .group_of_row = m.put(scene.group_of_row()),
                     .kv = ratio == 1 ? m.activations(kv) : m.floats(kv),
                     .gain = m.put(random_gain(seed, s.head_dim)),
                     .eps = kEps,
@@ -318,6 +319,7 @@ inline Outputs global_write(const Backend& b, const Shape& s, uint64_t seed, Pie
   const std::vector<float> freq = Scene::frequencies(s);
   b.ops->global_write(*b.stream, {.batch = &scene.batch(),
                                   .groups = groups,
+                                  .group_of_row = m.put(scene.group_of_row()),
                                   .latent = m.activations(latent),
                                   .key_raw = m.activations(key),
                                   .key_gain = m.put(random_gain(seed, s.index_dim)),
@@ -441,6 +443,7 @@ inline Outputs route(const Backend& b, const Shape& s, uint64_t seed, Piece p, i
 struct MoeInputs {
   TensorView x, ids, weights;
   std::vector<ExpertWeights> experts;
+  const ExpertWeights* device_experts = nullptr;
   ExpertWeights shared;
 };
 inline MoeInputs moe_inputs(Memory& m, const Shape& s, uint64_t seed, Piece p, int first, int end) {
@@ -462,6 +465,7 @@ inline MoeInputs moe_inputs(Memory& m, const Shape& s, uint64_t seed, Piece p, i
                .shared = expert(seed + 5, Weight::Kind::kFp8)};
   for (int e = first; e < end; ++e)
     in.experts.push_back(expert(seed + 10 * static_cast<uint64_t>(e), Weight::Kind::kFp4));
+  in.device_experts = m.put(in.experts);
   return in;
 }
 
@@ -473,6 +477,7 @@ inline Outputs moe(const Backend& b, const Shape& s, uint64_t seed, Piece p) {
                          .ids = in.ids,
                          .weights = in.weights,
                          .experts = in.experts,
+                         .device_experts = in.device_experts,
                          .shared = &in.shared,
                          .limit = 2,
                          .z = z});
@@ -487,6 +492,7 @@ inline Outputs moe_slots(const Backend& b, const Shape& s, uint64_t seed, Piece 
                          .ids = in.ids,
                          .weights = in.weights,
                          .experts = in.experts,
+                         .device_experts = in.device_experts,
                          .expert_begin = 1,
                          .limit = 2,
                          .slots = slots});

@@ -432,7 +432,8 @@ class Scene {
               .runs = runs_,
               .positions = memory.put(positions),
               .run_of_row = memory.put(run_of_row),
-              .is_image = memory.put(is_image)};
+              .is_image = memory.put(is_image),
+              .device_runs = memory.put(runs_)};
     host_is_image_ = std::move(is_image);
     slots_ = static_cast<int64_t>(whole.size()) + 1;
     num_blocks_ = static_cast<int64_t>(whole.size()) * blocks_per_run + 1;
@@ -507,6 +508,14 @@ class Scene {
       row += static_cast<int32_t>(end - first);
     }
     return groups;
+  }
+  // The group row that each row of the batch completes, or -1.
+  std::vector<int32_t> group_of_row() const {
+    std::vector<int32_t> rows(static_cast<size_t>(batch_.num_rows), -1);
+    for (const GroupRun& g : groups())
+      for (int64_t i = 0; i < g.num_groups; ++i)
+        rows[static_cast<size_t>(last_row(g, i))] = static_cast<int32_t>(g.group_begin + i);
+    return rows;
   }
   // The row of the batch that completes group number i of `g`.
   int64_t last_row(const GroupRun& g, int64_t i) const {

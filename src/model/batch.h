@@ -5,7 +5,7 @@
 //   kept            2 3 4  5           8                rows at or above keep_from: the only ones that the consumer
 //                                                       region (the boundary layer's queries and all after it) sees
 //
-// Pointers are device memory, spans are read on the host during the call.
+// Views are device memory; spans and block tables are read on the host during the call.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace deepinfer::model {
 // Consecutive new rows of one sequence.
 struct SequenceRows {
   int32_t slot = 0;                      // private state
-  const int32_t* block_table = nullptr;  // global blocks; entry b covers positions [128 b, 128 b + 128)
+  const int32_t* block_table = nullptr;  // host; global blocks, entry b covers positions [128 b, 128 b + 128)
   int64_t first_pos = 0;
   int32_t num_rows = 0;
   int64_t window_floor = 0;  // window keys below it do not exist (first row of a bounded replay)
@@ -32,7 +32,8 @@ struct SequenceRows {
   std::span<const int32_t> context;
 };
 
-// Sees intermediate values; for traces and tests. Views are valid during the call; rows are those of the region.
+// Sees intermediate values; for traces and tests. Views are host memory, valid during the call; rows are those of the
+// region.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "device/host_copy.h"
 
 namespace deepinfer::model {
 
@@ -71,9 +72,11 @@ void Engram::prepare(const Context& ctx, const std::vector<BlockWeights>& layers
     const int64_t* rows = host_rows_.data() + static_cast<int64_t>(e) * num_rows * columns;
     ctx.stream().copy(table_rows_[e].data, rows, num_rows * columns * 8);
     const kernels::Weight& table = layers[static_cast<size_t>(config_.engram_layer_ids[e])].engram_table;
-    announce(table, {rows, static_cast<size_t>(num_rows * columns)}, ctx.shards.engram_table[e].begin);
-    if (batch.observer != nullptr)
-      batch.observer->on_engram_rows(static_cast<int>(e), head_rows(table_rows_[e], num_rows));
+    if (ctx.parts.device->is_host())
+      announce(table, {rows, static_cast<size_t>(num_rows * columns)}, ctx.shards.engram_table[e].begin);
+    if (batch.observer == nullptr) continue;
+    const HostCopy copy(*ctx.parts.device, ctx.stream(), head_rows(table_rows_[e], num_rows));
+    batch.observer->on_engram_rows(static_cast<int>(e), copy.view());
   }
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/math.h"
+#include "device/host_copy.h"
 #include "model/indexer.h"
 #include "model/model.h"
 
@@ -27,7 +29,7 @@ void Model::split_rows(const ForwardBatch& batch) {
                      .num_rows = s.num_rows,
                      .first_pos = s.first_pos,
                      .slot = s.slot,
-                     .block_table = s.block_table,
+                     .block_table = tables_ + static_cast<int64_t>(runs_.size()) * table_length(),
                      .window_floor = s.window_floor,
                      .write_floor = s.write_floor};
     runs_.push_back(run);
@@ -53,6 +55,12 @@ void Model::split_rows(const ForwardBatch& batch) {
 
 void Model::producer(const ForwardBatch& batch) {
   split_rows(batch);
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const SequenceRows& s = batch.sequences[i];
+    if (s.block_table == nullptr) continue;
+    parts_.stream->copy(tables_ + static_cast<int64_t>(i) * table_length(), s.block_table,
+                        4 * ceil_div(s.first_pos + s.num_rows, cache::kBlockPositions));
+  }
   const auto num_rows = static_cast<int64_t>(batch.ids.size());
   rows_.assign(*parts_.stream, *parts_.ops, frequencies_, runs_, batch.is_image);
   if (engram_ != nullptr) engram_->prepare(ctx_, weights_.layers, batch);
@@ -100,8 +108,10 @@ void Model::run_layers(const ForwardBatch& batch, const RowSet& rows, int begin,
     run_block(ctx_, w, scratch_, streams_, rows, layer, AttentionKind::kBackbone, layer == boundary_);
     if (batch.observer != nullptr && config_.is_index_source(layer)) {
       const bool is_source = layer == config_.candidate_source_layer_id;
-      batch.observer->on_selection(layer, head_rows(scratch_.chosen, rows.num_rows()),
-                                   is_source ? head_rows(scratch_.candidates, rows.num_rows()) : TensorView{});
+      const HostCopy chosen(*parts_.device, *parts_.stream, head_rows(scratch_.chosen, rows.num_rows()));
+      const HostCopy candidates(*parts_.device, *parts_.stream,
+                                is_source ? head_rows(scratch_.candidates, rows.num_rows()) : TensorView{});
+      batch.observer->on_selection(layer, chosen.view(), candidates.view());
     }
   }
 }
@@ -122,7 +132,9 @@ void Model::tap(int layer) {
 
 void Model::observe(const ForwardBatch& batch, int layer) {
   streams_.flush(ctx_);
-  batch.observer->on_streams(layer, streams_.all(), streams_.pre());
+  const HostCopy streams(*parts_.device, *parts_.stream, streams_.all());
+  const HostCopy pre(*parts_.device, *parts_.stream, streams_.pre());
+  batch.observer->on_streams(layer, streams.view(), pre.view());
 }
 
 void Model::head(const ForwardBatch& batch, const TensorView& logits) {

@@ -12,6 +12,7 @@ void compress(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSe
   kernels::PoolParams pool;
   pool.batch = &rows.batch();
   pool.groups = rows.groups(ratio);
+  pool.group_of_row = rows.group_of_row(ratio);
   pool.gain = w.compressor_norm;
   pool.eps = ctx.eps();
   pool.ratio = ratio;
@@ -33,6 +34,7 @@ void compress(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSe
   ctx.linear(pool.latent, w.index_k, key_raw);
   ctx.ops().global_write(ctx.stream(), {.batch = &rows.batch(),
                                         .groups = rows.groups(ratio),
+                                        .group_of_row = pool.group_of_row,
                                         .latent = pool.latent,
                                         .key_raw = key_raw,
                                         .key_gain = w.index_k_norm,

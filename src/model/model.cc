@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "model/rope.h"
 
 namespace deepinfer::model {
@@ -48,9 +49,14 @@ void Model::plan(Arena& arena) {
   draft_.plan(arena, limits_, activation);
   if (engram_ != nullptr) engram_->plan(arena, limits_.max_rows);
   ids_ = arena.array<int32_t>(limits_.max_rows);
+  tables_ = arena.array<int32_t>(limits_.max_sequences * table_length());
   for (auto* runs : {&runs_, &kept_runs_}) runs->reserve(static_cast<size_t>(limits_.max_sequences));
   for (auto* ranges : {&kept_ranges_, &head_ranges_}) ranges->reserve(static_cast<size_t>(limits_.max_rows));
   kept_images_.reserve(static_cast<size_t>(limits_.max_rows));
+}
+
+int64_t Model::table_length() const {
+  return ceil_div(limits_.max_positions, cache::kBlockPositions);
 }
 
 kernels::Ops::WorkspaceShape Model::workspace_shape() const {
@@ -70,6 +76,15 @@ kernels::Ops::WorkspaceShape Model::workspace_shape() const {
           .experts = std::max(c.n_routed_experts, c.dspark_n_routed_experts),
           .experts_per_token = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok),
           .threads = parts_.num_threads};
+}
+
+Result<int64_t> Model::weight_bytes(const weights::Checkpoint& checkpoint, const parallel::ParallelPlan& plan, int rank,
+                                    const Device& device, bool with_draft) {
+  if (device.is_host()) return 0;
+  WeightPlace counting;
+  const auto shards = parallel::Shards::make(checkpoint.config(), plan, rank);
+  DI_TRY([[maybe_unused]] NetworkWeights weights, map_weights(checkpoint, shards, with_draft, &counting));
+  return counting.device_bytes();
 }
 
 int64_t Model::scratch_bytes(const ModelConfig& config, const parallel::ParallelPlan& plan, int rank, kernels::Ops& ops,
@@ -93,8 +108,14 @@ Result<std::unique_ptr<Model>> Model::create(const weights::Checkpoint& checkpoi
            "cache format does not fit the numerics");
   std::unique_ptr<Model> model(new Model(config, parallel::Shards::make(config, plan, rank), parts, options.limits,
                                          std::move(options.compressed_ids)));
-  DI_TRY(model->weights_, map_weights(checkpoint, model->shards_, options.with_draft));
-  if (model->engram_ != nullptr) model->engram_->open_tables(model->weights_.layers);
+  DI_TRY(model->weights_, map_weights(checkpoint, model->shards_, options.with_draft,
+                                      parts.device->is_host() ? nullptr : &model->place_));
+  if (!parts.device->is_host()) {  // counted; now for good
+    DI_TRY_VOID(model->place_.allocate(*parts.device, *parts.stream));
+    DI_TRY(model->weights_, map_weights(checkpoint, model->shards_, options.with_draft, &model->place_));
+    parts.stream->synchronize();
+  }
+  if (model->engram_ != nullptr && parts.device->is_host()) model->engram_->open_tables(model->weights_.layers);
   Arena counting;
   model->plan(counting);
   DI_TRY(model->memory_, parts.device->allocate(counting.peak()));

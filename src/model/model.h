@@ -41,6 +41,9 @@ class Model {
   static Result<std::unique_ptr<Model>> create(const weights::Checkpoint& checkpoint,
                                                const parallel::ParallelPlan& plan, int rank, const RankParts& parts,
                                                ModelOptions options);
+  // Bytes of the device's memory that the weights take; 0 where kernels read them in the mapped files.
+  static Result<int64_t> weight_bytes(const weights::Checkpoint& checkpoint, const parallel::ParallelPlan& plan,
+                                      int rank, const Device& device, bool with_draft);
   // Bytes of scratch and workspace that create would allocate.
   static int64_t scratch_bytes(const ModelConfig& config, const parallel::ParallelPlan& plan, int rank,
                                kernels::Ops& ops, const Limits& limits, int num_threads);
@@ -68,6 +71,7 @@ class Model {
   void tap(int layer);
   void observe(const ForwardBatch& batch, int layer);
   void split_rows(const ForwardBatch& batch);
+  int64_t table_length() const;
   std::span<const kernels::Run> tapped_runs() const { return is_tapped_by_producer() ? runs_ : kept_runs_; }
   void head(const ForwardBatch& batch, const TensorView& logits);
 
@@ -80,6 +84,7 @@ class Model {
   NetworkWeights weights_;
   Frequencies frequencies_;
 
+  WeightPlace place_;  // of the weights, where a device needs them in its own memory
   DeviceBuffer memory_, workspace_;
   Scratch scratch_;
   Streams streams_;
@@ -87,6 +92,7 @@ class Model {
   std::unique_ptr<Engram> engram_;
   Draft draft_;
   int32_t* ids_ = nullptr;
+  int32_t* tables_ = nullptr;  // [max_sequences][blocks of max_positions]
 
   // Of the batch in progress.
   std::vector<kernels::Run> runs_, kept_runs_;

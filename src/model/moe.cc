@@ -52,6 +52,7 @@ void experts(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSet
                                  .ids = p.ids,
                                  .weights = p.weights});
   p.experts = w.experts;
+  p.device_experts = w.device_experts;
   p.expert_begin = static_cast<int>(is_draft ? ctx.shards.draft_experts.begin : ctx.shards.experts.begin);
   p.limit = static_cast<float>(c.swiglu_limit);
   p.z = head_rows(s.y, n);

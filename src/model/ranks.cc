@@ -7,9 +7,15 @@ namespace {
 
 Result<void> make_rank(Rank& rank, RanksOptions& options, int num_threads) {
   const ModelConfig& config = rank.checkpoint.config();
-  rank.device = make_cpu_device();
+  if (options.make_device) {
+    DI_TRY(rank.device, options.make_device());
+  } else {
+    rank.device = make_cpu_device();
+  }
   rank.stream = rank.device->create_stream(num_threads);
   rank.ops = options.make_ops();
+  if (!rank.device->is_host() && options.plan.tp > 1)
+    return fail(Code::kUnsupported, "{} ranks: on a GPU there is one in a process", options.plan.tp);
   const kernels::RecordFormat format = record_format(rank.ops->numerics());
   DI_TRY(rank.global, cache::GlobalPool::create(*rank.device, config, format, options.num_blocks));
   const auto state_plan = cache::StatePlan::make(config, format, options.backtracking);

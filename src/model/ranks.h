@@ -33,8 +33,9 @@ struct Rank {
 struct RanksOptions {
   parallel::ParallelPlan plan;
   std::function<std::unique_ptr<kernels::Ops>()> make_ops;
-  int threads = 0;         // of all ranks together; 0: all available
-  int64_t num_blocks = 0;  // of each rank's global pool, block 0 included
+  std::function<Result<std::unique_ptr<Device>>()> make_device;  // empty: the CPU
+  int threads = 0;                                               // of all ranks together; 0: all available
+  int64_t num_blocks = 0;                                        // of each rank's global pool, block 0 included
   int num_slots = 1;
   int backtracking = -1;  // positions the window rings can take back; -1: the draft block + 1
   ModelOptions model;

@@ -34,6 +34,11 @@ void RowSet::plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int
   positions_ = arena.array<int64_t>(max_rows);
   run_of_row_ = arena.array<int32_t>(max_rows);
   is_image_ = arena.array<uint8_t>(max_rows);
+  device_runs_ = arena.array<kernels::Run>(max_runs);
+  for (int ratio = 1; ratio <= 2; ++ratio) {
+    group_of_row_[ratio - 1] = arena.array<int32_t>(max_rows);
+    host_group_of_row_[ratio - 1].reserve(static_cast<size_t>(max_rows));
+  }
   host_positions_.reserve(static_cast<size_t>(max_rows));
   host_run_of_row_.reserve(static_cast<size_t>(max_rows));
   runs_.reserve(static_cast<size_t>(max_runs));
@@ -46,7 +51,8 @@ void RowSet::assign(Stream& stream, kernels::Ops& ops, const Frequencies& freque
   runs_.assign(runs.begin(), runs.end());
   host_positions_.clear();
   host_run_of_row_.clear();
-  for (int ratio = 1; ratio <= 2; ++ratio) groups_[ratio - 1].clear(), num_groups_[ratio - 1] = 0;
+  for (int ratio = 1; ratio <= 2; ++ratio)
+    groups_[ratio - 1].clear(), host_group_of_row_[ratio - 1].clear(), num_groups_[ratio - 1] = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     const kernels::Run& run = runs[i];
     DI_CHECK(run.row_begin == static_cast<int32_t>(host_positions_.size()), "run {} begins at row {}", i,
@@ -60,6 +66,10 @@ void RowSet::assign(Stream& stream, kernels::Ops& ops, const Frequencies& freque
       int& count = num_groups_[ratio - 1];
       if (end > first)
         groups_[ratio - 1].push_back({count, static_cast<int32_t>(end - first), first, static_cast<int32_t>(i)});
+      for (int64_t pos = run.first_pos; pos < run.first_pos + run.num_rows; ++pos) {
+        const bool completes = (pos + 1) % ratio == 0;
+        host_group_of_row_[ratio - 1].push_back(completes ? static_cast<int32_t>(count + pos / ratio - first) : -1);
+      }
       count += static_cast<int>(end - first);
     }
   }
@@ -69,12 +79,16 @@ void RowSet::assign(Stream& stream, kernels::Ops& ops, const Frequencies& freque
             .runs = runs_,
             .positions = positions_,
             .run_of_row = run_of_row_,
-            .is_image = is_image.empty() ? nullptr : is_image_};
+            .is_image = is_image.empty() ? nullptr : is_image_,
+            .device_runs = device_runs_};
   plain_ = {cos_[0].row_range(0, rows), sin_[0].row_range(0, rows)};
   compressed_ = {cos_[1].row_range(0, rows), sin_[1].row_range(0, rows)};
   if (rows == 0) return;
   stream.copy(positions_, host_positions_.data(), rows * 8);
   stream.copy(run_of_row_, host_run_of_row_.data(), rows * 4);
+  stream.copy(device_runs_, runs_.data(), static_cast<int64_t>(runs_.size() * sizeof(kernels::Run)));
+  for (int ratio = 1; ratio <= 2; ++ratio)
+    stream.copy(group_of_row_[ratio - 1], host_group_of_row_[ratio - 1].data(), rows * 4);
   if (!is_image.empty()) stream.copy(is_image_, is_image.data(), rows);
   ops.rope(stream, {.positions = positions_, .freq = frequencies.plain, .cos = plain_.cos, .sin = plain_.sin});
   ops.rope(stream,

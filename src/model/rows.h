@@ -1,4 +1,5 @@
-// The rows that a region works on, as the kernels see them: batch, positions, rotations, finished groups.
+// The rows that a region works on, as the kernels see them: batch, positions, rotations, finished groups. What a
+// device's kernels read lies in its memory.
 //
 // Made anew for every pass from the runs; memory is planned once for the largest.
 #pragma once
@@ -31,7 +32,8 @@ class RowSet {
   // Memory for up to max_rows rows of max_runs runs.
   void plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int max_runs);
 
-  // Sets rows and rotations. `is_image`: per row, empty for all text. `frequencies` must outlive the pass.
+  // Sets rows and rotations. Block tables of the runs are device memory. `is_image`: per row, empty for all text.
+  // `frequencies` must outlive the pass.
   void assign(Stream& stream, kernels::Ops& ops, const Frequencies& frequencies, std::span<const kernels::Run> runs,
               std::span<const uint8_t> is_image);
 
@@ -39,6 +41,8 @@ class RowSet {
   const kernels::Batch& batch() const { return batch_; }
   const kernels::Rope& rope(bool compressed) const { return compressed ? compressed_ : plain_; }
   std::span<const kernels::GroupRun> groups(int ratio) const { return groups_[static_cast<size_t>(ratio - 1)]; }
+  // [T] on the device: the group row that a row completes, or -1.
+  const int32_t* group_of_row(int ratio) const { return group_of_row_[ratio - 1]; }
   const Frequencies& frequencies() const { return *frequencies_; }
   int num_groups(int ratio) const { return num_groups_[static_cast<size_t>(ratio - 1)]; }
 
@@ -49,8 +53,10 @@ class RowSet {
   int64_t* positions_ = nullptr;  // device
   int32_t* run_of_row_ = nullptr;
   uint8_t* is_image_ = nullptr;
+  kernels::Run* device_runs_ = nullptr;
+  int32_t* group_of_row_[2] = {};
   std::vector<int64_t> host_positions_;
-  std::vector<int32_t> host_run_of_row_;
+  std::vector<int32_t> host_run_of_row_, host_group_of_row_[2];
   std::vector<kernels::Run> runs_;
   std::vector<kernels::GroupRun> groups_[2];
   int num_groups_[2] = {0, 0};

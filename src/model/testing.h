@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/math.h"
+#include "device/host_copy.h"
 #include "model/ranks.h"
 #include "weights/safetensors.h"
 
@@ -123,7 +124,8 @@ struct TestOptions {
   int num_slots = 4;
   bool with_draft = true;
   std::string checkpoint = random_small("checkpoint");
-  std::function<std::unique_ptr<kernels::Ops>()> make_ops;  // empty: cpu for fast, else ref
+  std::function<std::unique_ptr<kernels::Ops>()> make_ops;       // empty: cpu for fast, else ref
+  std::function<Result<std::unique_ptr<Device>>()> make_device;  // empty: the CPU
 };
 
 class TestModel {
@@ -140,6 +142,7 @@ class TestModel {
     auto made = Ranks::create(
         checkpoint_, {.plan = parallel::ParallelPlan::tensor(options.ranks),
                       .make_ops = options.make_ops,
+                      .make_device = options.make_device,
                       .threads = options.threads,
                       .num_blocks = kBlocks,
                       .num_slots = options.num_slots,
@@ -195,10 +198,16 @@ class TestModel {
     ranks_->run([&](Rank& r) {
       ForwardBatch mine = batch;
       if (r.id == 0) mine.observer = observer;
-      const TensorView out = TensorView::make(logits[static_cast<size_t>(r.id)].data(), DType::kF32, rows, vocab);
-      if (!by_regions) return r.model->forward(mine, out);
-      r.model->producer(mine);
-      r.model->consumer(mine, out);
+      const DeviceBuffer memory = r.device->allocate(std::max<int64_t>(rows, 1) * vocab * 4).value();
+      const TensorView out = TensorView::make(memory.data(), DType::kF32, rows, vocab);
+      if (by_regions) {
+        r.model->producer(mine);
+        r.model->consumer(mine, out);
+      } else {
+        r.model->forward(mine, out);
+      }
+      r.stream->copy(logits[static_cast<size_t>(r.id)].data(), out.data, rows * out.row_bytes());
+      r.stream->synchronize();
     });
     logits[static_cast<size_t>(rank)].resize(static_cast<size_t>(rows * vocab));
     return logits[static_cast<size_t>(rank)];
@@ -228,14 +237,24 @@ class TestModel {
       logits[id].resize(static_cast<size_t>(count * n * vocab));
       confidence[id].resize(static_cast<size_t>(count * n));
       tokens[id].resize(static_cast<size_t>(count * n));
-      r.model->propose(sequences,
-                       [](int, const TensorView& l, int32_t* picked) {
-                         for (int64_t s = 0; s < l.rows; ++s)
-                           picked[s] = static_cast<int32_t>(std::max_element(l.f32(s), l.f32(s) + l.cols) - l.f32(s));
-                       },
-                       {.logits = TensorView::make(logits[id].data(), DType::kF32, count * n, vocab),
-                        .tokens = TensorView::make(tokens[id].data(), DType::kI32, n, count),
-                        .confidence = TensorView::make(confidence[id].data(), DType::kF32, count, n)});
+      DeviceBuffer memory[] = {r.device->allocate(count * n * vocab * 4).value(),
+                               r.device->allocate(count * n * 4).value(), r.device->allocate(count * n * 4).value()};
+      const DraftOutput out{.logits = TensorView::make(memory[0].data(), DType::kF32, count * n, vocab),
+                            .tokens = TensorView::make(memory[1].data(), DType::kI32, n, count),
+                            .confidence = TensorView::make(memory[2].data(), DType::kF32, count, n)};
+      auto pick = [&r](int, const TensorView& device_logits, int32_t* device_picked) {
+        const HostCopy copy(*r.device, *r.stream, device_logits);
+        const TensorView& l = copy.view();
+        std::vector<int32_t> picked;
+        for (int64_t s = 0; s < l.rows; ++s)
+          picked.push_back(static_cast<int32_t>(std::max_element(l.f32(s), l.f32(s) + l.cols) - l.f32(s)));
+        r.stream->copy(device_picked, picked.data(), l.rows * 4);
+      };
+      r.model->propose(sequences, pick, out);
+      r.stream->copy(logits[id].data(), out.logits.data, memory[0].bytes());
+      r.stream->copy(tokens[id].data(), out.tokens.data, memory[1].bytes());
+      r.stream->copy(confidence[id].data(), out.confidence.data, memory[2].bytes());
+      r.stream->synchronize();
     });
     std::vector<Proposal> out(static_cast<size_t>(count));
     for (int64_t s = 0; s < count; ++s) {

@@ -1,6 +1,7 @@
 #include "model/weights_map.h"
 
 #include "base/check.h"
+#include "base/math.h"
 
 namespace deepinfer::model {
 namespace {
@@ -29,18 +30,18 @@ Weight::Kind kind_of(weights::Kind kind) {
 // Looks names up and keeps the first error, so that the lists below read as lists.
 class Mapper {
  public:
-  Mapper(const Checkpoint& checkpoint, const parallel::Shards& shards)
-      : checkpoint_(checkpoint), config_(checkpoint.config()), shards_(shards) {}
+  Mapper(const Checkpoint& checkpoint, const parallel::Shards& shards, WeightPlace* place)
+      : checkpoint_(checkpoint), config_(checkpoint.config()), shards_(shards), place_(place) {}
 
   const Result<void>& status() const { return status_; }
 
-  Weight matrix(const std::string& name) { return to_weight(name, checkpoint_.map(name)); }
+  Weight matrix(const std::string& name) { return to_weight(name, checkpoint_.map(name), false); }
 
   // Empty without a look at the file if the rank has no rows.
-  Weight rows(const std::string& name, Range range) {
+  Weight rows(const std::string& name, Range range, bool is_table = false) {
     const weights::WeightSpec* spec = checkpoint_.find(name);
     if (range.empty() || spec == nullptr) return spec == nullptr ? matrix(name) : Weight{};
-    return to_weight(name, checkpoint_.map(name, {range.begin, range.end, 0, spec->cols}));
+    return to_weight(name, checkpoint_.map(name, {range.begin, range.end, 0, spec->cols}), is_table);
   }
 
   const bf16* norm(const std::string& name) { return static_cast<const bf16*>(matrix(name + ".weight").codes); }
@@ -61,7 +62,7 @@ class Mapper {
     }
     experts(p + "ffn.", layer < c.num_hidden_layers ? shards_.experts : shards_.draft_experts, w);
     if (int index = c.engram_index(layer); index >= 0) {
-      w.engram_table = rows(p + "engram.embed.weight", shards_.engram_table[static_cast<size_t>(index)]);
+      w.engram_table = rows(p + "engram.embed.weight", shards_.engram_table[static_cast<size_t>(index)], true);
       w.engram_wkv = rows(p + "engram.wkv.weight", shards_.engram_rows_out);
       w.engram_q = static_cast<const bf16*>(matrix(p + "engram.q_weight").codes);
       w.engram_k = static_cast<const bf16*>(matrix(p + "engram.k_weight").codes);
@@ -120,29 +121,64 @@ class Mapper {
       w.experts.push_back(
           {.w1 = matrix(x + "w1.weight"), .w2 = matrix(x + "w2.weight"), .w3 = matrix(x + "w3.weight")});
     }
+    if (place_ != nullptr && !w.experts.empty())
+      w.device_experts = static_cast<const kernels::ExpertWeights*>(
+          place_->put(w.experts.data(), static_cast<int64_t>(w.experts.size() * sizeof(kernels::ExpertWeights))));
   }
 
-  Weight to_weight(const std::string& name, Result<WeightView> view) {
+  Weight to_weight(const std::string& name, Result<WeightView> view, bool is_table) {
     if (!view) {
       if (status_) status_ = tl::unexpected(view.error());
       return {};
     }
     Weight w{kind_of(view->kind), view->codes, view->scales, view->rows, view->cols};
     DI_CHECK(view->scales == nullptr || view->scale_stride == view->cols / 32, "{}: scales are not dense", name);
+    if (place_ == nullptr) return w;
+    w.codes = place_->put(view->codes, view->rows * view->code_stride, is_table);
+    const int64_t scale_rows = ceil_div(view->rows, view->scale_group_rows);
+    if (view->scales != nullptr)
+      w.scales = static_cast<const uint8_t*>(place_->put(view->scales, scale_rows * view->scale_stride, is_table));
     return w;
   }
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const parallel::Shards& shards_;
+  WeightPlace* place_;
   Result<void> status_;
 };
 
+// A smaller table is worth its place in the device's memory.
+constexpr int64_t kLargeTableBytes = int64_t{1} << 30;
+constexpr int64_t kPlaceAlignment = 256;
+
 }  // namespace
 
-Result<NetworkWeights> map_weights(const Checkpoint& checkpoint, const parallel::Shards& shards, bool with_draft) {
+Result<void> WeightPlace::allocate(Device& device, Stream& stream) {
+  DI_TRY(device_, device.allocate(device_bytes_));
+  DI_TRY(host_, device.allocate_host(host_bytes_));
+  stream_ = &stream;
+  device_bytes_ = host_bytes_ = 0;
+  return {};
+}
+
+const void* WeightPlace::put(const void* bytes, int64_t size, bool is_table) {
+  const bool on_host = is_table && size >= kLargeTableBytes;
+  int64_t& used = on_host ? host_bytes_ : device_bytes_;
+  const DeviceBuffer& memory = on_host ? host_ : device_;
+  const int64_t at = used;
+  used += round_up(size, kPlaceAlignment);
+  if (stream_ == nullptr || size == 0) return bytes;
+  DI_CHECK(used <= memory.bytes(), "weights of {} bytes in a place of {}", used, memory.bytes());
+  void* to = static_cast<std::byte*>(memory.data()) + at;
+  stream_->copy(to, bytes, size);
+  return to;
+}
+
+Result<NetworkWeights> map_weights(const Checkpoint& checkpoint, const parallel::Shards& shards, bool with_draft,
+                                   WeightPlace* place) {
   const ModelConfig& config = checkpoint.config();
-  Mapper mapper(checkpoint, shards);
+  Mapper mapper(checkpoint, shards, place);
   NetworkWeights w;
   w.embed = mapper.rows("embed.weight", shards.vocab);
   w.head = mapper.rows("head.weight", shards.vocab);

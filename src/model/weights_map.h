@@ -1,4 +1,4 @@
-// The tensors of one rank as the kernels take them: pointers into the mapped checkpoint.
+// The tensors of one rank as the kernels take them: pointers into the mapped checkpoint, or into a device's memory.
 //
 //   Products are cut by output rows (parallel::Shards); what is small is whole on every rank: norms, mHC sites, router,
 //   wq_a, wkv, compressor, indexer, confidence.
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "device/device.h"
 #include "kernels/ops.h"
 #include "parallel/plan.h"
 #include "weights/checkpoint.h"
@@ -39,8 +40,9 @@ struct BlockWeights {
 
   kernels::Weight gate;  // [E, d]
   const float *bias = nullptr, *bias_image = nullptr;
-  std::vector<kernels::ExpertWeights> experts;  // this rank's
-  kernels::ExpertWeights shared;                // w1, w3: this rank's width; w2: this rank's rows of d
+  std::vector<kernels::ExpertWeights> experts;             // this rank's
+  const kernels::ExpertWeights* device_experts = nullptr;  // the same in the device's memory
+  kernels::ExpertWeights shared;                           // w1, w3: this rank's width; w2: this rank's rows of d
 
   kernels::Weight engram_table, engram_wkv;             // this rank's rows
   const bf16 *engram_q = nullptr, *engram_k = nullptr;  // [m, d]
@@ -61,8 +63,27 @@ struct NetworkWeights {
   DraftWeights draft;
 };
 
-// Maps this rank's bytes and nothing else. The checkpoint's mapping must outlive the result.
+// Where bytes of the checkpoint go: nowhere on a host, else to planned memory of the device. Large tables that are
+// read a few rows at a time stay in host memory that the device can read.
+class WeightPlace {
+ public:
+  // Only counts, until memory is there.
+  WeightPlace() = default;
+  // Memory of the counted size.
+  Result<void> allocate(Device& device, Stream& stream);
+
+  const void* put(const void* bytes, int64_t size, bool is_table = false);
+  int64_t device_bytes() const { return device_bytes_; }
+  int64_t host_bytes() const { return host_bytes_; }
+
+ private:
+  Stream* stream_ = nullptr;
+  DeviceBuffer device_, host_;
+  int64_t device_bytes_ = 0, host_bytes_ = 0;
+};
+
+// Maps this rank's bytes and nothing else. The checkpoint's mapping must outlive the result; with a place, the place.
 Result<NetworkWeights> map_weights(const weights::Checkpoint& checkpoint, const parallel::Shards& shards,
-                                   bool with_draft);
+                                   bool with_draft, WeightPlace* place = nullptr);
 
 }  // namespace deepinfer::model

@@ -13,7 +13,7 @@ class CpuStream final : public Stream {
   void copy(void* to, const void* from, int64_t bytes) override;
   void fill(void* to, int value, int64_t bytes) override;
   void synchronize() override {}
-  ThreadPool& pool() { return pool_; }
+  ThreadPool& pool() override { return pool_; }
 
  private:
   ThreadPool pool_;

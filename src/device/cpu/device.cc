@@ -29,7 +29,9 @@ int64_t available_memory() {
 class CpuDevice final : public Device {
  public:
   std::string description() const override { return fmt::format("cpu, {} threads", available_threads()); }
+  bool is_host() const override { return true; }
   int64_t free_memory() const override { return available_memory(); }
+  Result<DeviceBuffer> allocate_host(int64_t bytes) override { return allocate(bytes); }
 
   Result<DeviceBuffer> allocate(int64_t bytes) override {
     int64_t available = available_memory();

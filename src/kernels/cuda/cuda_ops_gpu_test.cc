@@ -1,0 +1,151 @@
+// The CUDA backend against the reference, and against itself with other batches. Needs a GPU: ./build.sh gpu-test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/compare_ops.h"
+
+namespace deepinfer::kernels::testing {
+namespace {
+
+using ::testing::IsEmpty;
+
+// The CUDA backend with a device and a stream of its own. Without a GPU the test fails: it must not look passed.
+struct CudaSide {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Ops> ops;
+  Backend backend;
+
+  explicit CudaSide(Numerics numerics) {
+    auto found = make_cuda_device();
+    DI_CHECK(found.has_value(), "{}", found.error().message);
+    device = std::move(*found);
+    stream = device->create_stream(2);
+    ops = make_cuda_ops(numerics);
+    backend = {.ops = ops.get(), .stream = stream.get(), .device = device.get(), .threads = 2};
+  }
+};
+struct ReferenceSide {
+  CpuStream stream{8};
+  std::unique_ptr<Ops> ops = make_ref_ops(Numerics::kVendor);
+  Backend backend{.ops = ops.get(), .stream = &stream, .threads = 8};
+};
+
+const Shape kOther[] = {{.rows = 3,
+                         .hidden = 32,
+                         .heads = 1,
+                         .head_dim = 32,
+                         .rope_pairs = 16,
+                         .index_heads = 1,
+                         .experts = 5,
+                         .expert_width = 32,
+                         .experts_per_token = 1,
+                         .window = 1,
+                         .ring = 2,
+                         .context = 20,
+                         .top_k = 1,
+                         .candidate_blocks = 1},
+                        {.rows = 5, .hidden = 544, .heads = 5, .head_dim = 96, .rope_pairs = 13},
+                        {.rows = 40,
+                         .hidden = 160,
+                         .heads = 8,
+                         .head_dim = 128,
+                         .rope_pairs = 32,
+                         .index_heads = 32,
+                         .index_dim = 128,
+                         .experts = 17,
+                         .expert_width = 96,
+                         .experts_per_token = 6,
+                         .window = 33,
+                         .ring = 40,
+                         .context = 1500,
+                         .top_k = 100,
+                         .candidate_blocks = 20},
+                        {.rows = 4,
+                         .head_dim = 512,
+                         .rope_pairs = 32,
+                         .index_dim = 64,
+                         .window = 128,
+                         .ring = 134,
+                         .context = 300,
+                         .top_k = 512},
+                        {.rows = 300, .hidden = 2080, .experts = 3, .expert_width = 352, .context = 400}};
+
+class CudaOps : public ::testing::TestWithParam<Numerics> {};
+
+TEST_P(CudaOps, EqualsReference) {
+  CudaSide got(GetParam());
+  ReferenceSide want;
+  for (int64_t rows : {0, 1, 5, 8, 9, 17, 31, 64, 65, 130}) {
+    EXPECT_THAT(compare_ops(got.backend, want.backend, {.rows = rows}, 100 + static_cast<uint64_t>(rows)), IsEmpty());
+  }
+}
+
+TEST_P(CudaOps, EqualsReferenceOnRoughData) {
+  CudaSide got(GetParam());
+  ReferenceSide want;
+  for (Data data : {Data::kRough, Data::kTies}) {
+    for (uint64_t seed : {1, 2, 3})
+      EXPECT_THAT(compare_ops(got.backend, want.backend, {.rows = 14, .data = data}, seed), IsEmpty());
+  }
+}
+
+TEST_P(CudaOps, EqualsReferenceOnOtherShapes) {
+  CudaSide got(GetParam());
+  ReferenceSide want;
+  for (const Shape& shape : kOther) EXPECT_THAT(compare_ops(got.backend, want.backend, shape, 7), IsEmpty());
+}
+
+TEST_P(CudaOps, EqualsReferenceAtReleasedWidths) {
+  CudaSide got(GetParam());
+  ReferenceSide want;
+  EXPECT_THAT(compare_ops(got.backend, want.backend, Shape::released(5), 31), IsEmpty());
+}
+
+TEST_P(CudaOps, RowAloneEqualsRowInBatch) {
+  CudaSide side(GetParam());
+  for (uint64_t seed : {1, 2}) {
+    const Shape shape{.rows = 11, .data = seed == 2 ? Data::kRough : Data::kNormal};
+    EXPECT_THAT(piece_problems(side.backend, shape, seed, 1), IsEmpty());
+  }
+  EXPECT_THAT(piece_problems(side.backend, {.rows = 18, .hidden = 1184}, 3, 1), IsEmpty());
+}
+
+TEST_P(CudaOps, ChunksDoNotChangeBits) {
+  CudaSide side(GetParam());
+  for (int64_t chunk : {9, 40}) EXPECT_THAT(piece_problems(side.backend, {.rows = 137}, 21, chunk), IsEmpty());
+  EXPECT_THAT(piece_problems(side.backend, Shape::released(70), 31, 62), IsEmpty());
+}
+
+TEST_P(CudaOps, RepeatsBits) {
+  CudaSide a(GetParam()), b(GetParam());
+  EXPECT_THAT(repeat_problems(a.backend, b.backend, {.rows = 33}, 11), IsEmpty());
+}
+
+// NaN and infinities may spoil their rows, but nothing hangs, faults or invents indices.
+TEST_P(CudaOps, SurvivesNaN) {
+  CudaSide side(GetParam());
+  const Shape shape{.rows = 12, .data = Data::kNaN};
+  for (const OpCase& c : all_cases()) {
+    for (uint64_t seed : {1, 2}) {
+      for (const Output& output : c.run(side.backend, shape, seed, {0, shape.rows})) {
+        if (output.kind != Output::Kind::kList) continue;
+        for (int64_t t = 0; t < output.values.rows; ++t) {
+          float last = -1;
+          for (int64_t i = 0; i < output.values.cols; ++i) {
+            const float id = output.values.row(t)[i];
+            EXPECT_TRUE(id == -1 || (id > last && id < static_cast<float>(shape.context)))
+                << c.name << " row " << t << ": " << id;
+            last = id == -1 ? INFINITY : id;
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaOps, ::testing::Values(Numerics::kVendor, Numerics::kFast),
+                         [](const auto& n) { return std::string(numerics_name(n.param)); });
+
+}  // namespace
+}  // namespace deepinfer::kernels::testing

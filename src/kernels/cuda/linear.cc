@@ -1,0 +1,103 @@
+// Dense products: which launches a list of weights takes, and the tokens' copy in the order of each format.
+#include <vector>
+
+#include "kernels/cuda/arguments.h"
+
+namespace deepinfer::kernels::cuda {
+namespace {
+
+Format format_of(Weight::Kind kind) {
+  return kind == Weight::Kind::kFp4 ? Format::kFp4 : kind == Weight::Kind::kBF16 ? Format::kBF16 : Format::kFp8;
+}
+
+ProductJob job_of(const Weight& w, const TensorView& y, bool keeps_f32, bool accumulates) {
+  DI_CHECK(w.cols % 32 == 0, "a weight of {} columns", w.cols);
+  DI_CHECK(y.dtype == (keeps_f32 || accumulates ? DType::kF32 : DType::kBF16), "result in {}", dtype_name(y.dtype));
+  return {.codes = static_cast<const uint8_t*>(w.codes),
+          .scales = w.scales,
+          .y = y.data,
+          .y_stride = y.stride,
+          .x_column = 0,
+          .first_tile = 0,
+          .num_rows = static_cast<int>(w.rows),
+          .rows_per_scale = w.kind == Weight::Kind::kFp8 ? 32 : 1,
+          .keeps_f32 = keeps_f32,
+          .accumulates = accumulates};
+}
+
+// x as a format wants it: where it lies, or a copy in the arena.
+TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds) {
+  const Order order = order_of(format);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
+  if (order == Order::kNatural && !rounds && is_aligned) return x;
+  auto* copy = arena.array<Bf16>(x.rows * x.cols);
+  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, copy);
+  return TensorView::make(copy, DType::kBF16, x.rows, x.cols);
+}
+
+// All jobs of one format over one prepared input.
+void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std::vector<ProductJob>& jobs, int cols) {
+  for (size_t first = 0; first < jobs.size(); first += kMaxJobs) {
+    ProductArgs a{};
+    a.num_jobs = static_cast<int>(std::min<size_t>(kMaxJobs, jobs.size() - first));
+    std::copy_n(jobs.begin() + static_cast<int64_t>(first), a.num_jobs, a.jobs);
+    a.num_tokens = static_cast<int>(x.rows);
+    a.cols = cols;
+    a.x = device_bf16(x.data);
+    a.x_stride = x.stride;
+    a.row_bytes = row_bytes_of(format, cols);
+    launch_products(stream, format, a);
+  }
+}
+
+}  // namespace
+
+int64_t linear_scratch_bytes(const Ops::WorkspaceShape& s) {
+  const int64_t widest = std::max(s.max_cols, s.heads * s.head_dim);  // wo_a takes the attention's output
+  return 3 * (s.rows * widest * 2 + Arena::kAlignment);               // one copy a format
+}
+
+void CudaOps::linear(Stream& stream, const LinearParams& p) {
+  if (p.x.rows == 0) return;
+  cudaStream_t handle = handle_of(stream);
+  Arena arena = scratch();
+  const int cols = static_cast<int>(p.x.cols);
+  for (Format format : {Format::kFp8, Format::kFp4, Format::kBF16}) {
+    std::vector<ProductJob> jobs;
+    for (const LinearJob& job : p.jobs) {
+      DI_CHECK(job.weight.cols == cols && job.y.cols == job.weight.rows, "product of {} columns with [{}, {}] into {}",
+               cols, job.weight.rows, job.weight.cols, job.y.cols);
+      if (job.weight.kind != Weight::Kind::kF32 && format_of(job.weight.kind) == format)
+        jobs.push_back(job_of(job.weight, job.y, job.keep_f32, job.accumulate));
+    }
+    if (jobs.empty()) continue;
+    const bool rounds = format != Format::kBF16 && p.quantize_input;
+    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds), jobs, cols);
+  }
+  for (const LinearJob& job : p.jobs) {
+    if (job.weight.kind != Weight::Kind::kF32) continue;
+    launch_f32_product(handle, bf16_rows(p.x), static_cast<int>(p.x.rows), static_cast<const float*>(job.weight.codes),
+                       cols, job_of(job.weight, job.y, job.keep_f32, job.accumulate));
+  }
+}
+
+void CudaOps::grouped_linear(Stream& stream, const GroupedLinearParams& p) {
+  if (p.x.rows == 0) return;
+  cudaStream_t handle = handle_of(stream);
+  Arena arena = scratch();
+  const Format format = format_of(p.weight.kind);
+  const int64_t rows = p.weight.rows / p.groups, cols = p.weight.cols;
+  DI_CHECK(p.x.cols == p.groups * cols, "{} columns for {} groups of {}", p.x.cols, p.groups, cols);
+  std::vector<ProductJob> jobs;
+  for (int g = 0; g < p.groups; ++g) {
+    Weight w = p.weight;
+    w.rows = rows;
+    w.codes = static_cast<const uint8_t*>(w.codes) + g * rows * row_bytes_of(format, cols);
+    if (w.scales != nullptr) w.scales += g * rows / (w.kind == Weight::Kind::kFp8 ? 32 : 1) * (cols / 32);
+    jobs.push_back(job_of(w, p.y.col_range(g * rows, rows), false, false));
+    jobs.back().x_column = g * cols;
+  }
+  run_jobs(handle, format, prepared(handle, arena, p.x, format, false), jobs, static_cast<int>(cols));
+}
+
+}  // namespace deepinfer::kernels::cuda

@@ -1,0 +1,313 @@
+// Attention of the released widths (512 channels, heads by 16) on tensor cores, softmax with a running maximum.
+//
+//   A block takes a row and 16 or 64 heads and goes through the row's keys 64 at a time:
+//     records of the next 64 keys come in asynchronously; those of this step are expanded to BF16 in shared memory,
+//     scores = Q K, probabilities, sum += P K. Keys are values as well, so one tile serves both products.
+//
+//   The running maximum is a power of two, so that rescaling a sum by it is exact: a sum is one chain over the keys in
+//   order, whatever the blocks were, and 16 or 64 heads a block give equal bits. The denominator adds 16 keys a thread,
+//   4 threads by butterfly, steps ascending.
+//
+//   Expanded keys carry the factor 2^-26, so that no scale over- or underflows; scores and sums are freed of it.
+#include "kernels/cuda/attention_keys.cuh"
+#include "kernels/cuda/smxx/mma.cuh"
+
+namespace deepinfer::kernels::cuda {
+namespace {
+
+constexpr int kDim = kFastAttentionDim, kPairs = 32, kThreads = 256, kWarps = 8;
+constexpr int kKeys = 64;                  // of a step
+constexpr int kRecord = kDim + kDim / 32;  // bytes of a window record, the larger kind
+constexpr int kRowBytes = 2 * kDim;        // of a BF16 row
+constexpr int kScoreStride = kKeys + 4;    // floats
+constexpr int kProbabilityBytes = 2 * kKeys + 16;
+constexpr float kFreed = 67108864.f;  // 2^26
+
+struct Layout {
+  int q, k, raw, scores, probabilities, factors, totals, keys, bytes;
+  __host__ __device__ constexpr explicit Layout(int heads)
+      : q(0),
+        k(q + heads * kRowBytes),
+        raw(k + kKeys * kRowBytes),
+        scores(raw + 2 * kKeys * kRecord),
+        probabilities(scores + heads * kScoreStride * 4),
+        factors(probabilities + heads * kProbabilityBytes),
+        totals(factors + heads * 4),
+        keys(totals + heads * 4),
+        bytes(keys + kFastAttentionKeys * 8) {}
+};
+static_assert(Layout(64).bytes <= 227 << 10);
+
+// 16-byte piece c of row r: pieces are exchanged within groups of 8 so that 8 rows of a column lie in different banks.
+__device__ __forceinline__ int piece_at(int r, int c) {
+  return r * kRowBytes + ((c ^ (r & 7)) << 4);
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+// Two equal BF16 factors.
+__device__ __forceinline__ uint32_t twice(float v) {
+  const uint32_t b = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+  return b | b << 16;
+}
+__device__ __forceinline__ uint32_t pick(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+
+// 8 channels of a record: codes at `from`, factor as twice().
+__device__ __forceinline__ uint4 expand_e4m3(const uint8_t* from, uint32_t factor) {
+  const uint2 w = *reinterpret_cast<const uint2*>(from);
+  const uint32_t a = multiply((w.x << 8 & 0x80008000u) | (w.x << 4 & 0x07f007f0u), factor),
+                 b = multiply((w.x & 0x80008000u) | (w.x >> 4 & 0x07f007f0u), factor),
+                 c = multiply((w.y << 8 & 0x80008000u) | (w.y << 4 & 0x07f007f0u), factor),
+                 d = multiply((w.y & 0x80008000u) | (w.y >> 4 & 0x07f007f0u), factor);
+  return {pick(a, b, 0x5410), pick(a, b, 0x7632), pick(c, d, 0x5410), pick(c, d, 0x7632)};
+}
+__device__ __forceinline__ uint4 expand_e2m1(const uint8_t* from, uint32_t factor) {
+  const uint32_t w = *reinterpret_cast<const uint32_t*>(from);
+  const uint32_t a = multiply((w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u), factor),  // columns 0, 4
+      b = multiply((w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u), factor),              // 1, 5
+      c = multiply((w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u), factor),              // 2, 6
+      d = multiply((w & 0x80008000u) | (w >> 6 & 0x01c001c0u), factor);                   // 3, 7
+  return {pick(a, b, 0x5410), pick(c, d, 0x5410), pick(a, b, 0x7632), pick(c, d, 0x7632)};
+}
+
+template <int kHeads>
+__global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArgs p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr Layout at(kHeads);
+  constexpr int kTiles = kHeads / 16, kSides = kWarps / kTiles;  // warps that share a tile of 16 heads
+  const int64_t t = blockIdx.x;
+  const int first_head = blockIdx.y * kHeads;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int head = warp % kTiles * 16, side = warp / kTiles;
+  const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const RowKeys keys(p, t);
+  const int num_steps = (keys.count + kKeys - 1) / kKeys;
+  auto* addresses = reinterpret_cast<const uint8_t**>(shared + at.keys);
+  float* scores = reinterpret_cast<float*>(shared + at.scores);
+  float* factors = reinterpret_cast<float*>(shared + at.factors);
+  float* totals = reinterpret_cast<float*>(shared + at.totals);
+
+  for (int k = threadIdx.x; k < keys.count; k += kThreads)
+    addresses[k] = k < keys.num_window ? keys.window_key(k) : keys.entry(k);
+  __syncthreads();
+
+  // Four threads a key copy its record, 16 bytes at a time.
+  auto copy_records = [&](int step) {
+    const int k = threadIdx.x / 4, key = step * kKeys + k;
+    if (key < keys.count) {
+      const uint8_t* from = addresses[key];
+      const int pieces = key < keys.num_window ? kRecord / 16 : (kDim / 2 + kDim / 16) / 16;
+      const uint32_t to = base + at.raw + (step % 2 * kKeys + k) * kRecord;
+      for (int c = threadIdx.x % 4; c < pieces; c += 4) copy_async(to + 16 * c, from + 16 * c);
+    }
+    asm volatile("cp.async.commit_group;");
+  };
+  if (num_steps > 0) copy_records(0);
+
+  // Queries, turned.
+  for (int i = threadIdx.x; i < kHeads * (kDim / 8); i += kThreads) {
+    const int h = i / (kDim / 8), c = i % (kDim / 8);
+    uint4 v = *reinterpret_cast<const uint4*>(p.q.row(t) + (first_head + h) * kDim + 8 * c);
+    const int pair = 4 * c - (kDim / 2 - kPairs);
+    if (pair >= 0) {
+      auto* x = reinterpret_cast<__nv_bfloat162*>(&v);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float2 f = __bfloat1622float2(x[j]);
+        turn(f.x, f.y, p.cos.row(t)[pair + j], p.sin.row(t)[pair + j]);
+        x[j] = __floats2bfloat162_rn(f.x, f.y);
+      }
+    }
+    *reinterpret_cast<uint4*>(shared + at.q + piece_at(h, c)) = v;
+  }
+
+  constexpr int kDimsOfWarp = kDim / kSides, kColumns = kDimsOfWarp / 8;
+  float sum[kColumns][4] = {};
+  // Of the softmax thread: head threadIdx / 4, a quarter of the keys.
+  float top = -1e30f, denominator = 0;  // top: exponent of the running maximum, an integer
+  const float exponent_scale = p.scale * 1.44269504f * kFreed;
+
+  for (int step = 0; step < num_steps; ++step) {
+    if (step + 1 < num_steps) {
+      copy_records(step + 1);
+      asm volatile("cp.async.wait_group 1;");
+    } else {
+      asm volatile("cp.async.wait_group 0;");
+    }
+    __syncthreads();
+    {  // expand: four threads a key, pieces of 8 channels
+      const int k = threadIdx.x / 4, key = step * kKeys + k;
+      const uint8_t* raw = shared + at.raw + (step % 2 * kKeys + k) * kRecord;
+      uint8_t* row = shared + at.k;
+      if (key < keys.num_window) {
+#pragma unroll 4
+        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
+          const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
+          *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
+        }
+      } else if (key < keys.count) {
+#pragma unroll 4
+        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
+          const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
+          *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
+        }
+      } else {
+        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) *reinterpret_cast<uint4*>(row + piece_at(k, c)) = {};
+      }
+    }
+    __syncthreads();
+
+    {  // scores: 16 heads x kKeys / kSides keys a warp
+      constexpr int kKeysOfWarp = kKeys / kSides, kTilesOfWarp = kKeysOfWarp / 8;
+      float c[kTilesOfWarp][4] = {};
+      const int key0 = side * kKeysOfWarp;
+      const uint32_t q_at = base + at.q, k_at = base + at.k;
+#pragma unroll 8
+      for (int d = 0; d < kDim / 16; d += 2) {
+        uint32_t a[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) load_matrices(a[i], q_at + piece_at(head + lane % 16, 2 * (d + i) + lane / 16));
+#pragma unroll
+        for (int n = 0; n < kTilesOfWarp; ++n) {  // 8 keys x 32 channels
+          uint32_t b[4];
+          load_matrices(b, k_at + piece_at(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
+          mma(c[n], a[0], b[0], b[1]);
+          mma(c[n], a[1], b[2], b[3]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kTilesOfWarp; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float* to = scores + (head + lane / 4 + 8 * i) * kScoreStride + key0 + 8 * n + lane % 4 * 2;
+          *reinterpret_cast<float2*>(to) = {c[n][2 * i], c[n][2 * i + 1]};
+        }
+      }
+    }
+    __syncthreads();
+
+    if (threadIdx.x < 4 * kHeads) {  // probabilities: four threads a head
+      const int h = threadIdx.x / 4, quarter = threadIdx.x % 4, left = keys.count - step * kKeys;
+      float s[16];
+      float largest = -1e30f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = 16 * i + 4 * quarter;
+        const float4 v = *reinterpret_cast<const float4*>(scores + h * kScoreStride + k);
+        s[4 * i] = v.x, s[4 * i + 1] = v.y, s[4 * i + 2] = v.z, s[4 * i + 3] = v.w;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          s[4 * i + j] = k + j < left ? s[4 * i + j] * exponent_scale : -INFINITY;
+          largest = fmaxf(largest, s[4 * i + j]);
+        }
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      const float next = fmaxf(top, ceilf(largest));
+      // 2^(top - next), exactly: both are integers.
+      const float factor = __int_as_float((static_cast<int>(fmaxf(top - next, -126.f)) + 127) << 23);
+      top = next;
+      float part = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float e[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          e[j] = exp2f(s[4 * i + j] - top);
+          part += e[j];
+        }
+        __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(e[0], e[1]), __floats2bfloat162_rn(e[2], e[3])};
+        *reinterpret_cast<uint2*>(shared + at.probabilities + h * kProbabilityBytes + 2 * (16 * i + 4 * quarter)) =
+            *reinterpret_cast<uint2*>(pair);
+      }
+      denominator = denominator * factor + lane_sum<4>(part);
+      if (quarter == 0) factors[h] = factor;
+    }
+    __syncthreads();
+
+    {  // sum += P K: 16 heads x kDimsOfWarp channels a warp
+      const float low = factors[head + lane / 4], high = factors[head + lane / 4 + 8];
+      if (!__all_sync(0xffffffffu, low == 1.f && high == 1.f)) {
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          sum[n][0] *= low, sum[n][1] *= low;
+          sum[n][2] *= high, sum[n][3] *= high;
+        }
+      }
+      const uint32_t p_at = base + at.probabilities + (head + lane % 16) * kProbabilityBytes + lane / 16 * 16;
+      const uint32_t k_at = base + at.k;
+#pragma unroll
+      for (int k = 0; k < kKeys / 16; ++k) {
+        uint32_t a[4];
+        load_matrices(a, p_at + 32 * k);
+#pragma unroll
+        for (int n = 0; n < kColumns; n += 2) {  // 16 keys x 16 channels
+          uint32_t b[4];
+          load_matrices_turned(b, k_at + piece_at(16 * k + lane % 16, side * kColumns + n + lane / 16));
+          mma(sum[n], a, b[0], b[1]);
+          mma(sum[n + 1], a, b[2], b[3]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  if (threadIdx.x < 4 * kHeads && threadIdx.x % 4 == 0) {
+    const int h = threadIdx.x / 4;
+    totals[h] = denominator + exp2f(fminf(p.sink[first_head + h] * 1.44269504f - top, 126.f));
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int h = head + lane / 4 + 8 * i;
+    const float inverse = kFreed / totals[h];
+    Bf16* out = p.out.row(t) + (first_head + h) * kDim;
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const int c = side * kDimsOfWarp + 8 * n + lane % 4 * 2, pair = c / 2 - (kDim / 2 - kPairs);
+      float a = round_b(sum[n][2 * i] * inverse), b = round_b(sum[n][2 * i + 1] * inverse);
+      if (pair >= 0) turn(a, b, p.cos.row(t)[pair], -p.sin.row(t)[pair]);
+      *reinterpret_cast<__nv_bfloat162*>(out + c) = __floats2bfloat162_rn(a, b);
+    }
+  }
+}
+
+template <int kHeads>
+void launch(cudaStream_t stream, const AttentionArgs& a) {
+  constexpr int kBytes = Layout(kHeads).bytes;
+  static const cudaError_t status =
+      cudaFuncSetAttribute(attention_mma_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  deepinfer::cuda::check(status, "attention");
+  attention_mma_kernel<kHeads><<<dim3(a.num_rows, a.heads / kHeads), kThreads, kBytes, stream>>>(a);
+  launched("attention");
+}
+
+}  // namespace
+
+bool fits_fast_attention(const AttentionArgs& a) {
+  return a.dim == kDim && a.pairs == kPairs && a.heads % 16 == 0 && a.max_keys <= kFastAttentionKeys &&
+         reinterpret_cast<uintptr_t>(a.q.data) % 16 == 0 && a.q.stride % 8 == 0 && a.out.stride % 2 == 0;
+}
+
+void launch_fast_attention(cudaStream_t stream, const AttentionArgs& a) {
+  // With few rows more blocks, each expanding all keys, are faster than one.
+  if (a.heads % 64 == 0 && a.num_rows > 60) {
+    launch<64>(stream, a);
+  } else {
+    launch<16>(stream, a);
+  }
+}
+
+}  // namespace deepinfer::kernels::cuda
