@@ -36,6 +36,7 @@ Loop::~Loop() {
 }
 
 void Loop::run() {
+  impl_->context.restart();  // run() may be called again after stop()
   auto guard = asio::make_work_guard(impl_->context);
   impl_->context.run();
 }

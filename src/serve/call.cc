@@ -1,8 +1,11 @@
 #include "serve/call.h"
 
+#include <utility>
+
 namespace deepinfer::serve {
 
 void Call::reply(net::HttpResponse response) {
+  if (auto see = std::exchange(on_reply, nullptr)) see(response);
   response.headers.insert(response.headers.end(), headers.begin(), headers.end());
   exchange->respond(std::move(response));
 }

@@ -1,6 +1,7 @@
 // One HTTP request being served: the exchange, who asks, and what the access log will say.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct Call {
   int64_t prompt_tokens = -1, completion_tokens = -1, cached_tokens = -1;
   std::string finish, error;
   std::string logged_body;  // only if the operator asked for prompts in the log
+
+  // Sees a whole answer before it is sent; streams do not pass here.
+  std::function<void(const net::HttpResponse&)> on_reply;
 
   const net::HttpRequest& request() const { return exchange->request; }
   void reply_json(std::string body, int status = 200);

@@ -242,7 +242,8 @@ void Generations::end_choice(Run& run, Choice& c, const TokenEvent& event) {
   c.usage = event.usage;
   c.usage.completion_tokens = c.num_tokens;
   c.stop = event.stop;
-  std::string_view reason = event.finish_reason == FinishReason::kLength ? "length" : "stop";
+  bool has_stopped = c.is_cut || (c.parser && c.parser->is_done());  // before the engine's own end
+  std::string_view reason = event.finish_reason == FinishReason::kLength && !has_stopped ? "length" : "stop";
   if (c.parser) {
     c.parser->finish(c.deltas);
     reason = c.parser->finish_reason(reason);

@@ -114,6 +114,7 @@ void add_generation_fields(FieldTable<T>& table) {
       ignored<T>("metadata"),
       ignored<T>("safety_identifier"),
       ignored<T>("prompt_cache_key"),
+      ignored<T>("prompt_cache_options"),
       ignored<T>("prompt_cache_retention"),
   };
   table.insert(table.end(), std::make_move_iterator(fields.begin()), std::make_move_iterator(fields.end()));

@@ -41,6 +41,8 @@ Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog
       admission({.max_wait_s = the_options.max_wait_s, .max_requests = the_options.max_requests}),
       metrics(kVersion),
       generations(the_loop, admission, metrics),
+      responses(the_options.stored_time, the_options.stored_bytes),
+      idempotency_(the_options.stored_time, the_options.stored_bytes),
       log_(std::move(log)) {
   loop.every(kObservePeriod, [this] { observe_engine(); });
   loop.every(kTickPeriod, [this] { generations.tick(); });
@@ -153,6 +155,7 @@ void Service::offload_or_run(std::size_t bytes, std::function<void()> work, std:
 void Service::generate(CallPtr call, Reader read) {
   const Model* model = model_for(*call);
   if (model == nullptr) return;
+  if (idempotency_.answer(call)) return;
   if (options.logs_prompts) call->logged_body = call->request().body;
   // Shared by the two halves, which run one after the other.
   auto plan = std::make_shared<ApiResult<GenerationPlan>>();

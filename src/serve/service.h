@@ -15,9 +15,11 @@
 #include "serve/access_log.h"
 #include "serve/admission.h"
 #include "serve/generation.h"
+#include "serve/idempotency.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
 #include "serve/model.h"
+#include "serve/openai/response_store.h"
 #include "serve/options.h"
 #include "serve/router.h"
 
@@ -58,6 +60,7 @@ class Service {
   Admission admission;
   Metrics metrics;
   Generations generations;
+  openai::ResponseStore responses;
 
  private:
   void offload_or_run(std::size_t bytes, std::function<void()> work, std::function<void()> done);
@@ -68,6 +71,7 @@ class Service {
   void check_drained();
 
   Keys keys_;
+  Idempotency idempotency_;
   AccessLog log_;
   std::optional<Model> model_;
   net::HttpServer* server_ = nullptr;

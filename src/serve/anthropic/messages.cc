@@ -35,11 +35,16 @@ const FieldTable<MessageFields>& message_fields() {
         ignored<F>("tool_choice"),
         ignored<F>("thinking"),
         ignored<F>("output_config"),
+        ignored<F>("output_format"),
         // Of the hosted service, without a meaning here.
         ignored<F>("metadata"),
         ignored<F>("service_tier"),
         ignored<F>("cache_control"),
         ignored<F>("inference_geo"),
+        ignored<F>("diagnostics"),
+        ignored<F>("speed"),
+        ignored<F>("user_profile_id"),
+        ignored<F>("workspace_id"),
         refused<F>("container", "the service runs no code"),
         refused<F>("mcp_servers", "the service runs no tools of its own"),
         refused<F>("context_management", "the whole conversation is always read"),
@@ -48,8 +53,8 @@ const FieldTable<MessageFields>& message_fields() {
     FieldTable<F> all;
     add_generation_fields(all);
     for (Field<F>& f : all) {
-      for (const char* name :
-           {"seed", "priority", "deadline_ms", "cache_keep", "cache_salt", "cache_mode", "session_id"}) {
+      for (const char* name : {"seed", "priority", "deadline_ms", "cache_keep", "cache_salt", "cache_mode",
+                               "session_id", "golden_token_ids"}) {
         if (f.name == name) t.push_back(f);
       }
     }

@@ -201,7 +201,7 @@ ApiResult<> write_thinking(JsonValue root, JsonWriter& w) {
   w.key("thinking").begin_object().field("type", type).end_object();
   JsonValue config = root.find("output_config");
   if (JsonValue effort = config.find("effort"); effort.is_given()) w.key("reasoning_effort").raw(compact(effort));
-  JsonValue format = config.find("format");
+  JsonValue format = config.find("format").is_given() ? config.find("format") : root.find("output_format");
   if (!format.is_given()) return {};
   if (format.find("type").text() != "json_schema" || !format.find("schema").is_object())
     return wrong_value("output_config.format", format, "{\"type\": \"json_schema\", \"schema\": {...}}");

@@ -36,6 +36,7 @@ const FieldTable<ChatFields>& chat_fields() {
         ignored<F>("store"),
         ignored<F>("service_tier"),
         ignored<F>("verbosity"),
+        ignored<F>("moderation"),
         refused<F>("functions", "use tools"),
         refused<F>("function_call", "use tool_choice"),
         refused<F>("audio", "the model writes text only"),

@@ -1,0 +1,280 @@
+// The service from request to answer, with an engine that says what it is told to and an exchange without a socket.
+
+#include "serve/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "serve/endpoints.h"
+#include "serve/testing/fake_exchange.h"
+#include "serve/testing/null_engine.h"
+
+namespace deepinfer::serve {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer t = *text::Tokenizer::load(DI_SOURCE_DIR "/models/tiny");
+  return t;
+}
+
+class Fixture {
+ public:
+  explicit Fixture(NullEngine::Options engine = {}, ServeOptions options = quiet())
+      : loop_(1), service(loop_, options, *AccessLog::open("off", false)), engine_(tokenizer(), std::move(engine)) {
+    add_endpoints(service);
+    loop_.every(std::chrono::milliseconds(1), [this] {
+      auto is_over = [](const auto& e) { return e->is_over; };
+      if (!pending_.empty() && std::all_of(pending_.begin(), pending_.end(), is_over)) {
+        pending_.clear();
+        loop_.stop();
+      }
+    });
+    service.set_model({.engine = &engine_,
+                       .tokenizer = &tokenizer(),
+                       .name = "null",
+                       .max_model_len = engine_.max_model_len(),
+                       .vocab_size = tokenizer().num_ids(),
+                       .end_think_id = tokenizer().added_id("</think>"),
+                       .chat = {}});
+  }
+  static ServeOptions quiet() {
+    ServeOptions o;
+    o.access_log = "off";
+    return o;
+  }
+
+  std::shared_ptr<FakeExchange> make(const std::string& method, const std::string& path, const std::string& body = "",
+                                     net::Headers headers = {}) {
+    return std::make_shared<FakeExchange>(net::HttpRequest{
+        .method = method, .path = path, .headers = std::move(headers), .body = body, .peer = "192.0.2.1"});
+  }
+  // Runs the loop until all of these are answered.
+  void run(std::vector<std::shared_ptr<FakeExchange>> exchanges, std::function<void()> meanwhile = {}) {
+    pending_ = exchanges;
+    loop_.post([&] {
+      for (auto& e : exchanges) service.dispatch(e);
+      if (meanwhile) meanwhile();
+    });
+    loop_.run();
+  }
+  std::shared_ptr<FakeExchange> post(const std::string& path, const std::string& body) {
+    auto e = make("POST", path, body);
+    run({e});
+    return e;
+  }
+
+ private:
+  net::Loop loop_;
+
+ public:
+  Service service;
+
+ private:
+  NullEngine engine_;
+  std::vector<std::shared_ptr<FakeExchange>> pending_;
+};
+
+NullEngine::Options saying(const std::string& text) {
+  NullEngine::Options o;
+  o.answer = [text](const Request&) { return text; };
+  return o;
+}
+
+const std::string kChat = R"({"messages": [{"role": "user", "content": "Hi"}], "thinking": {"type": "disabled"})";
+
+TEST(Service, AnswersAChat) {
+  auto e = Fixture(saying("Good day.")).post("/v1/chat/completions", kChat + "}");
+  EXPECT_EQ(e->status, 200);
+  EXPECT_THAT(e->body, AllOf(HasSubstr(R"("content":"Good day.")"), HasSubstr(R"("finish_reason":"stop")")));
+}
+
+TEST(Service, AStreamEndsWithOneFinishReasonAndTheMark) {
+  auto e = Fixture(saying("Good day.")).post("/v1/chat/completions", kChat + R"(, "stream": true, "n": 3})");
+  EXPECT_EQ(e->status, 200);
+  EXPECT_THAT(e->body, EndsWith("data: [DONE]\n\n"));
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = e->body.find("\"finish_reason\":\"stop\"", at)) != std::string::npos; ++at) ++count;
+  EXPECT_EQ(count, 3u);
+}
+
+TEST(Service, ReasoningAndCallsAreApartInEveryApi) {
+  const std::string written =
+      "Let me see.</think>Well.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+      "string=\"false\">[1]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  Fixture f(saying(written));
+  auto chat = f.post(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f"}}]})");
+  EXPECT_THAT(chat->body, AllOf(HasSubstr(R"("reasoning_content":"Let me see.")"), HasSubstr(R"("content":"Well.")"),
+                                HasSubstr(R"("arguments":"{\"x\": [1]}")"),
+                                HasSubstr(R"("finish_reason":"tool_calls")"), Not(HasSubstr("DSML"))));
+  auto message = f.post("/v1/messages",
+                        R"({"max_tokens": 500, "thinking": {"type": "enabled", "budget_tokens": 1024},
+                            "messages": [{"role": "user", "content": "Hi"}],
+                            "tools": [{"name": "f", "input_schema": {"type": "object"}}]})");
+  EXPECT_THAT(message->body, AllOf(HasSubstr(R"("thinking":"Let me see.")"), HasSubstr(R"("text":"Well.")"),
+                                   HasSubstr(R"("input":{"x": [1]})"), HasSubstr(R"("stop_reason":"tool_use")")));
+  auto response = f.post("/v1/responses", R"({"input": "Hi", "tools": [{"type": "function", "name": "f"}]})");
+  EXPECT_THAT(response->body,
+              AllOf(HasSubstr(R"("type":"reasoning")"), HasSubstr(R"("type":"output_text","text":"Well.")"),
+                    HasSubstr(R"("type":"function_call")"), HasSubstr(R"("status":"completed")")));
+}
+
+TEST(Service, AStopStringCutsTheTextAndTheEngine) {
+  NullEngine::Options o = saying("one two three ");
+  o.ends_by_itself = false;
+  auto e = Fixture(o).post("/v1/chat/completions", kChat + R"(, "stop": ["thr"], "max_tokens": 4000})");
+  EXPECT_THAT(e->body, AllOf(HasSubstr(R"("content":"one two ")"), HasSubstr(R"("finish_reason":"stop")")));
+}
+
+TEST(Service, ManyStreamsDoNotMix) {
+  NullEngine::Options o;
+  o.answer = [](const Request& r) { return "answer " + std::to_string(r.prompt.size()); };
+  Fixture f(o);
+  std::vector<std::shared_ptr<FakeExchange>> all;
+  for (int i = 1; i <= 50; ++i) {
+    std::vector<int> ids(static_cast<std::size_t>(i), 5);
+    all.push_back(f.make("POST", "/v1/completions", fmt::format(R"({{"prompt": [{}]}})", fmt::join(ids, ","))));
+  }
+  f.run(all);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    EXPECT_THAT(all[i]->body, HasSubstr(fmt::format("\"text\":\"answer {}\"", i + 1)));
+}
+
+TEST(Service, ADisconnectedClientFreesItsPlace) {
+  NullEngine::Options o;
+  o.ends_by_itself = false;
+  o.step = std::chrono::milliseconds(1);
+  Fixture f(o);
+  auto gone = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 4000, "stream": true})");
+  auto stays = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 20})");
+  f.run({gone, stays}, [&] { gone->end(net::CloseReason::kPeer); });
+  EXPECT_EQ(stays->status, 200);
+  EXPECT_EQ(f.service.generations.num_active(), 0);
+  EXPECT_EQ(f.service.admission.num_requests(), 0);
+}
+
+TEST(Service, CancellationByIdIsForTheOwnerAndEndsTheStreamWithAnError) {
+  NullEngine::Options o;
+  o.ends_by_itself = false;
+  o.step = std::chrono::milliseconds(1);
+  Fixture f(o);
+  auto e = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 4000, "stream": true})",
+                  {{"X-Request-Id", "mine"}});
+  bool by_other = true, by_owner = false;
+  f.run({e}, [&] {
+    by_other = f.service.generations.cancel({.name = "other"}, "mine");
+    by_owner = f.service.generations.cancel({}, "mine");
+  });
+  EXPECT_FALSE(by_other);
+  EXPECT_TRUE(by_owner);
+  EXPECT_EQ(e->status, 499);  // before the first token
+  EXPECT_THAT(e->body, HasSubstr("cancelled"));
+}
+
+TEST(Service, KeysAreNeededWhereThereAreAny) {
+  std::string path = testing::TempDir() + "/serve_keys";
+  ASSERT_TRUE(write_file(path, "anna first-key\nroot second-key admin\n"));
+  ServeOptions options = Fixture::quiet();
+  options.keys_file = path;
+  Fixture f({}, options);
+  ASSERT_TRUE(f.service.load_keys());
+  auto status = [&](net::Headers headers, const char* url = "/v1/models") {
+    auto e = f.make("GET", url, "", std::move(headers));
+    f.run({e});
+    return e->status;
+  };
+  EXPECT_EQ(status({}), 401);
+  EXPECT_EQ(status({{"Authorization", "Bearer wrong-key"}}), 401);
+  EXPECT_EQ(status({{"Authorization", "bearer first-key"}}), 200);
+  EXPECT_EQ(status({{"x-api-key", "first-key"}}), 200);
+  EXPECT_EQ(status({}, "/health"), 200);
+  EXPECT_EQ(status({}, "/v1/nothing"), 404);
+}
+
+TEST(Service, CorsIsForTheOriginsThatWereNamed) {
+  ServeOptions options = Fixture::quiet();
+  options.cors_origins = {"https://a.example"};
+  Fixture f({}, options);
+  auto good = f.make("OPTIONS", "/v1/models", "", {{"Origin", "https://a.example"}});
+  auto bad = f.make("OPTIONS", "/v1/models", "", {{"Origin", "https://b.example"}});
+  f.run({good, bad});
+  EXPECT_EQ(good->status, 204);
+  EXPECT_EQ(net::find_header(good->headers, "access-control-allow-origin"), "https://a.example");
+  EXPECT_EQ(bad->status, 405);
+  EXPECT_EQ(net::find_header(bad->headers, "access-control-allow-origin"), "");
+}
+
+TEST(Service, LargeBodiesAreReadByAWorker) {
+  std::string text(100'000, 'a');
+  auto e = Fixture().post("/tokenize", R"({"prompt": ")" + text + "\"}");
+  EXPECT_EQ(e->status, 200);
+  EXPECT_THAT(e->body, StartsWith("{\"count\":"));
+}
+
+TEST(Service, DrainingRefusesNewRequestsAndFinishesOldOnes) {
+  NullEngine::Options o;
+  o.ends_by_itself = false;
+  o.step = std::chrono::milliseconds(1);
+  Fixture f(o);
+  auto old = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 30})");
+  auto late = f.make("POST", "/v1/completions", R"({"prompt": "a"})");
+  auto ready = f.make("GET", "/ready");
+  bool is_drained = false;
+  f.run({old}, [&] {
+    f.service.drain(std::chrono::seconds(60), [&] { is_drained = true; });
+    f.service.dispatch(late);
+    f.service.dispatch(ready);
+  });
+  EXPECT_EQ(old->status, 200);
+  EXPECT_EQ(late->status, 503);
+  EXPECT_NE(net::find_header(late->headers, "retry-after"), "");
+  EXPECT_EQ(ready->status, 503);
+}
+
+TEST(Service, AnErrorOfTheAnthropicApiHasItsForm) {
+  auto e = Fixture().post("/v1/messages", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(e->status, 400);
+  EXPECT_THAT(e->body,
+              AllOf(HasSubstr(R"("type":"invalid_request_error")"), HasSubstr("max_tokens"), HasSubstr("request_id")));
+}
+
+TEST(Service, AResponseCanBeContinuedShownAndDeleted) {
+  Fixture f(saying("Fine."));
+  auto first = f.post("/v1/responses", R"({"input": "How are you?", "reasoning": {"effort": "none"}})");
+  ASSERT_EQ(first->status, 200) << first->body;
+  std::size_t at = first->body.find("\"id\":\"resp_");
+  std::string id = first->body.substr(at + 6, 5 + 24);
+  auto second = f.post("/v1/responses", R"({"input": "And now?", "previous_response_id": ")" + id + "\"}");
+  EXPECT_EQ(second->status, 200) << second->body;
+  auto shown = f.make("GET", "/v1/responses/" + id);
+  auto deleted = f.make("DELETE", "/v1/responses/" + id);
+  auto gone = f.make("GET", "/v1/responses/" + id);
+  f.run({shown, deleted, gone});
+  EXPECT_EQ(shown->body, first->body);
+  EXPECT_EQ(deleted->status, 200);
+  EXPECT_EQ(gone->status, 404);
+}
+
+TEST(Store, ForgetsByTimeAndBySize) {
+  Store<std::string> store(std::chrono::seconds(10), 100);
+  auto t0 = Store<std::string>::Clock::time_point();
+  EXPECT_TRUE(store.put("a", "1", "one", 60, t0));
+  EXPECT_FALSE(store.get("b", "1", t0));  // another tenant
+  EXPECT_TRUE(store.put("a", "2", "two", 60, t0 + std::chrono::seconds(5)));
+  EXPECT_FALSE(store.get("a", "1", t0 + std::chrono::seconds(5)));
+  EXPECT_EQ(store.get("a", "2", t0 + std::chrono::seconds(14)), "two");
+  EXPECT_FALSE(store.get("a", "2", t0 + std::chrono::seconds(15)));
+  EXPECT_FALSE(store.put("a", "3", "three", 101, t0));
+  EXPECT_EQ(store.bytes(), 0);
+}
+
+}  // namespace
+}  // namespace deepinfer::serve
