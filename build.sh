@@ -22,8 +22,8 @@ TEXT
 
 # What the command line needs, what the rest needs on top.
 run_packages=(g++ cmake ninja-build ccache mold pkg-config libboost1.81-dev libboost-json1.81-dev libssl-dev libspdlog-dev
-  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev prometheus-cpp-dev)
-all_packages=("${run_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev python3-venv git)
+  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev prometheus-cpp-dev python3-venv)
+all_packages=("${run_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev git)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
@@ -54,6 +54,8 @@ venv() {
 configure_and_build() {
   local preset=$1
   shift
+  [ -x .venv/bin/python ] || python3 -m venv .venv
+  .venv/bin/python scripts/fetch_xgrammar.py
   cmake --preset "$preset" "$@" >/dev/null
   cmake --build --preset "$preset"
 }

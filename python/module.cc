@@ -66,7 +66,8 @@ NB_MODULE(_core, m) {
       .def_rw("schema_type", &StructuredOutput::schema_type)
       .def_rw("schema", &StructuredOutput::schema)
       .def_rw("trigger_token_ids", &StructuredOutput::trigger_token_ids)
-      .def_rw("bound_token_id", &StructuredOutput::bound_token_id);
+      .def_rw("bound_token_id", &StructuredOutput::bound_token_id)
+      .def_rw("prefix", &StructuredOutput::prefix);
 
   nb::class_<SamplingParams>(m, "SamplingParams")
       .def(nb::init<>())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,8 @@ class SamplingParams:
     temperature: 0 means the likeliest token, exactly. top_p in (0, 1], top_k -1 (off) or >= 1, min_p in [0, 1]: all
     measured on the same softmax, the strictest wins. seq_seed (or seed) makes a request repeatable: the same tokens on
     every run, whatever else the engine does. golden_token_ids forces the output, -1 leaves a position free. so_args
-    constrains it: {"schema_type": "json" | "regex" | "ebnf", "schema": text, "trigger_token_ids": [...],
-    "bound_token_id": id}.
+    constrains it: {"schema_type": "json" | "json_object" | "regex" | "ebnf" | "choice" | "structural_tag", "schema":
+    text (or, where it is JSON, the value), "trigger_token_ids": [...], "bound_token_id": id, "prefix": text}.
     """
 
     temperature: float = 1.0
@@ -108,15 +109,31 @@ def _assign(core: _core.SamplingParams, name: str, value: object) -> None:
 
 
 def _structured_output(args: Mapping[str, Any]) -> _core.StructuredOutput:
-    known = {"schema_type", "schema", "trigger_token_ids", "bound_token_id"}
+    known = ("schema_type", "schema", "trigger_token_ids", "bound_token_id", "prefix")
+    if not isinstance(args, Mapping):
+        raise ValueError(f"so_args is {args!r}; allowed: a mapping with the keys {', '.join(known)}")
     for key in args:
         if key not in known:
-            raise ValueError(f"so_args has the key {key!r}; allowed: {', '.join(sorted(known))}")
+            raise ValueError(f"so_args has the key {key!r}; allowed: {', '.join(known)}")
+    kind = args.get("schema_type")
     for key in ("schema_type", "schema"):
-        if key not in args:
+        if key not in args and not (key == "schema" and kind == "json_object"):
             raise ValueError(f"so_args needs the key {key!r}")
+    schema = args.get("schema", "")
+    if not isinstance(schema, str) and kind in ("json", "choice", "structural_tag"):
+        schema = json.dumps(schema, ensure_ascii=False)
     out = _core.StructuredOutput()
-    out.schema_type, out.schema = args["schema_type"], args["schema"]
-    out.trigger_token_ids = list(args.get("trigger_token_ids", ()))
-    out.bound_token_id = args.get("bound_token_id")
+    values = {
+        "schema_type": kind,
+        "schema": schema,
+        "trigger_token_ids": args.get("trigger_token_ids") or (),
+        "bound_token_id": args.get("bound_token_id"),
+        "prefix": args.get("prefix", ""),
+    }
+    kinds = {"trigger_token_ids": "a list of token ids", "bound_token_id": "a token id"}
+    for key, value in values.items():
+        try:
+            setattr(out, key, list(value) if key == "trigger_token_ids" else value)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"so_args[{key!r}] is {value!r}; allowed: {kinds.get(key, 'a string')}") from error
     return out

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engine/backend.h"
 #include "engine/engine_impl.h"
+#include "engine/grammar_setup.h"
 #include "text/compressed_vocabulary.h"
 #include "weights/model_path.h"
 
@@ -35,6 +36,8 @@ int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+
+constexpr int64_t kFarMs = int64_t{1} << 40;  // 34 years: later than anything, and far from an overflow
 
 std::string random_bytes(size_t n) {
   std::random_device device;
@@ -155,12 +158,18 @@ Result<void> EngineImpl::build() {
   stats_.max_sequences = plan_.max_sequences;
   stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
   stats_.accepted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
+  compiler_ = std::make_unique<grammar::Compiler>(
+      [this] { return grammar_vocabulary(tokenizer_, config().vocab_size, config().eos_token_id); },
+      grammar::Compiler::Options{.num_threads = settings_.grammar_threads,
+                                 .cache_bytes = settings_.grammar_cache_bytes,
+                                 .timeout_s = settings_.grammar_timeout_s});
   schedule_thread_ = std::thread([this] { schedule_loop(); });
   execute_thread_ = std::thread([this] { execute_loop(); });
   return {};
 }
 
 EngineImpl::~EngineImpl() {
+  compiler_.reset();  // requests that wait for it come in, refused
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -194,7 +203,7 @@ CacheMode EngineImpl::cache_mode_of(const SamplingParams& p) const {
 std::optional<Failure> EngineImpl::check(const SamplingParams& params) const {
   auto valid = sampling::validate(
       params, {.vocab = config().vocab_size, .context_length = plan_.max_model_len, .prompt_length = 1});
-  if (valid && params.so_args) valid = fail(Code::kUnsupported, "so_args: this build has no grammar engine");
+  if (valid && params.so_args) valid = grammar::check_structured_output(*params.so_args, config().vocab_size);
   if (valid) return std::nullopt;
   return Failure{true, valid.error().message};
 }
@@ -215,10 +224,14 @@ Result<std::unique_ptr<RequestState>> EngineImpl::accept(Request request, Sink s
                 limits.prompt_length, plan_.max_model_len);
   }
   DI_TRY_VOID(sampling::validate(request.sampling, limits));
-  if (request.sampling.so_args) return fail(Code::kUnsupported, "so_args: this build has no grammar engine");
   auto state = std::make_unique<RequestState>();
+  if (const auto& so_args = request.sampling.so_args) {
+    DI_TRY_VOID(grammar::check_structured_output(*so_args, config().vocab_size));
+    DI_TRY(state->tag, grammar::make_structural_tag(*so_args));
+  }
   state->request = std::move(request);
   state->sink = std::move(sink);
+  state->submitted_us = now_us();
   return state;
 }
 
@@ -226,14 +239,53 @@ Outcome<uint64_t> EngineImpl::submit(Request request, Sink sink) {
   auto state = accept(std::move(request), std::move(sink));
   if (!state) return Failure{exit_code(state.error()) == 2, state.error().message};
   uint64_t id = 0;
+  bool has_grammar = (*state)->request.sampling.so_args.has_value();
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return Failure{false, "the engine is shutting down"};
     id = (*state)->id = next_request_++;
-    inbox_.push_back(std::move(*state));
+    if (has_grammar) {
+      compiling_.emplace(id, std::move(*state));
+    } else {
+      inbox_.push_back(std::move(*state));
+    }
+  }
+  if (has_grammar) {
+    compile_grammar(id);
+  } else {
+    scheduling_.notify_one();
+  }
+  return id;
+}
+
+void EngineImpl::compile_grammar(uint64_t request) {
+  grammar::StructuralTag tag;
+  auto deadline = grammar::Compiler::Clock::time_point::max();
+  {
+    std::lock_guard lock(mutex_);
+    auto it = compiling_.find(request);
+    if (it == compiling_.end()) return;  // cancelled already
+    tag = it->second->tag;
+    const auto& wanted_ms = it->second->request.sampling.deadline_ms;
+    if (wanted_ms && *wanted_ms < kFarMs)
+      deadline = grammar::Compiler::Clock::now() + std::chrono::milliseconds(*wanted_ms);
+  }
+  compiler_->compile(tag, deadline, [this, request](auto grammar) { compiled(request, std::move(grammar)); });
+}
+
+void EngineImpl::compiled(uint64_t request, Result<std::shared_ptr<const grammar::Grammar>> grammar) {
+  {
+    std::lock_guard lock(mutex_);
+    auto node = compiling_.extract(request);
+    if (node.empty()) return;  // cancelled meanwhile
+    if (grammar) {
+      node.mapped()->grammar = std::move(*grammar);
+    } else {
+      node.mapped()->refusal = grammar.error();
+    }
+    inbox_.push_back(std::move(node.mapped()));
   }
   scheduling_.notify_one();
-  return id;
 }
 
 void EngineImpl::cancel(uint64_t request, int choice) {
@@ -269,6 +321,11 @@ std::shared_ptr<const SequenceSpec> EngineImpl::make_spec(const RequestState& st
   spec->wants_logprobs = p.logprobs || p.top_logprobs > 0;
   spec->wants_prompt_logprobs = p.prompt_logprobs;
   spec->uses_drafts = plan_.num_drafts > 0;
+  if (p.so_args) {
+    spec->grammar = GrammarSpec{.grammar = state.grammar,
+                                .trigger = grammar::Trigger(p.so_args->trigger_token_ids, p.so_args->bound_token_id),
+                                .prefix = p.so_args->prefix};
+  }
   return spec;
 }
 
@@ -281,8 +338,7 @@ sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const Ch
   s.tenant = state.request.tenant;
   s.share_key = state.request.tenant + '\0' + p.cache_salt;
   s.arrival_us = now;
-  constexpr int64_t kFarMs = int64_t{1} << 40;  // 34 years: later than anything, and far from an overflow
-  if (p.deadline_ms) s.deadline_us = now + std::min(*p.deadline_ms, kFarMs) * 1000;
+  if (p.deadline_ms) s.deadline_us = state.submitted_us + std::min(*p.deadline_ms, kFarMs) * 1000;
   CacheMode mode = cache_mode_of(p);
   s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact
             : mode == CacheMode::kOff ? sched::ReuseMode::kOff
@@ -328,7 +384,8 @@ void EngineImpl::execute_loop() {
     try {
       result = executor_->execute(std::move(job));
     } catch (const DeviceError& e) {
-      for (const auto& run : runs) result.runs.push_back({.seq = run.seq, .epoch = run.epoch, .error = e.what()});
+      Error error{Code::kInternal, e.what()};
+      for (const auto& run : runs) result.runs.push_back({.seq = run.seq, .epoch = run.epoch, .error = error});
     }
     {
       std::lock_guard lock(mutex_);
@@ -369,6 +426,17 @@ void EngineImpl::schedule_loop() {
       if (stopping_) break;
       arrivals.swap(inbox_);
       cancels.swap(cancels_);
+      for (auto [id, choice] : cancels) {
+        auto it = compiling_.find(id);
+        if (it == compiling_.end()) continue;
+        if (choice != kAllChoices) {
+          it->second->early_cancels.push_back(choice);
+          continue;
+        }
+        it->second->refusal = Error{Code::kCancelled, ""};
+        arrivals.push_back(std::move(it->second));
+        compiling_.erase(it);
+      }
       results.swap(results_);
       unfinished_jobs_ -= results.size();
     }
@@ -414,17 +482,35 @@ void EngineImpl::admit(std::unique_ptr<RequestState> state) {
     choice->usage.prompt_tokens = static_cast<int64_t>(r.request.prompt.size());
     r.choices.push_back(std::move(choice));
   }
-  std::vector<std::pair<ChoiceState*, std::string>> refused;
+  if (r.refusal) return refuse(r);
+  std::vector<std::pair<ChoiceState*, Error>> refused;
   for (auto& c : r.choices) {
     auto added = scheduler_->add(make_sequence(r, *c, now));
     if (added) {
       c->seq = *added;
       choices_.emplace(static_cast<int32_t>(c->seq), c.get());
     } else {
-      refused.emplace_back(c.get(), added.error().message);
+      refused.emplace_back(c.get(), added.error());
     }
   }
-  for (auto& [c, why] : refused) end_choice(*c, FinishReason::kError, why);
+  for (auto& c : r.choices) {
+    if (std::ranges::find(r.early_cancels, c->index) != r.early_cancels.end()) scheduler_->cancel(c->seq);
+  }
+  for (auto& [c, why] : refused) end_choice(*c, FinishReason::kError, why.message, exit_code(why) == 2);
+}
+
+// Ends a request that was refused after it had been taken in; the last end takes the request away.
+void EngineImpl::refuse(RequestState& r) {
+  Error why = *r.refusal;
+  int64_t deadline_ms = r.request.sampling.deadline_ms.value_or(kFarMs);
+  bool is_late = why.code == Code::kDeadline && now_us() - r.submitted_us >= std::min(deadline_ms, kFarMs) * 1000;
+  FinishReason reason = is_late                        ? FinishReason::kDeadline
+                        : why.code == Code::kCancelled ? FinishReason::kCancelled
+                                                       : FinishReason::kError;
+  std::vector<ChoiceState*> choices;
+  for (auto& c : r.choices) choices.push_back(c.get());
+  for (ChoiceState* c : choices)
+    end_choice(*c, reason, why.message, reason == FinishReason::kError && exit_code(why) == 2);
 }
 
 void EngineImpl::dispatch() {
@@ -469,9 +555,9 @@ void EngineImpl::commit_run(const RunResult& run) {
   auto it = choices_.find(static_cast<int32_t>(run.seq));
   if (it == choices_.end()) return;
   ChoiceState& choice = *it->second;
-  if (!run.error.empty()) {
+  if (run.error) {
     scheduler_->cancel(run.seq);
-    end_choice(choice, FinishReason::kError, run.error);
+    end_choice(choice, FinishReason::kError, run.error->message, exit_code(*run.error) == 2);
     return;
   }
   std::vector<int32_t> ids;
@@ -492,7 +578,7 @@ void EngineImpl::commit_run(const RunResult& run) {
                            .epoch = run.epoch,
                            .computed = run.end_pos,
                            .tokens = ids,
-                           .drafted = run.drafted,
+                           .planned_rows = run.planned_rows,
                            .survivals = run.survivals,
                            .finished = cut.reason != sampling::StopReason::kNone})) {
     return;
@@ -551,9 +637,9 @@ void EngineImpl::publish(ChoiceState& choice, const sampling::TokenReport& repor
   emit(choice, std::move(event));
 }
 
-void EngineImpl::end_choice(ChoiceState& choice, FinishReason reason, const std::string& error) {
+void EngineImpl::end_choice(ChoiceState& choice, FinishReason reason, const std::string& error, bool is_user_error) {
   if (choice.ended) return;
-  TokenEvent event{.finish_reason = reason, .error = error};
+  TokenEvent event{.finish_reason = reason, .error = error, .is_user_error = is_user_error};
   std::string rest;
   choice.detokenizer->finish(rest, text::Detokenizer::CutCharacter::kDrop);
   choice.stops->push(rest, event.text);

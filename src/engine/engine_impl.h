@@ -1,6 +1,7 @@
 // The step loop: two threads and two queues.
 //
 //   callers --submit, cancel--> [inbox] --> scheduling thread --StepJob--> [jobs] --> executing thread
+//        \--so_args--> grammar compiler ----^ (the request comes in with its grammar, or with what is wrong with it)
 //                                            ^   |                                        |
 //                                            |   +--TokenEvent--> sinks                   |
 //                                            +------------------- [results] <--StepResult-+
@@ -8,7 +9,7 @@
 //   While a step runs, the scheduling thread plans the next one, applies stop rules to the results of the one before,
 //   detokenises and calls the sinks. At most kStepsAhead jobs wait or run; without asynchronous steps, one.
 //
-// mutex_ guards inbox_, cancels_, jobs_, results_, stopping_ and stats_; nothing else is shared.
+// mutex_ guards inbox_, compiling_, cancels_, jobs_, results_, stopping_ and stats_; nothing else is shared.
 #pragma once
 
 #include <condition_variable>
@@ -22,6 +23,7 @@
 #include "engine/memory_plan.h"
 #include "engine/request_state.h"
 #include "engine/settings.h"
+#include "grammar/compiler.h"
 #include "model/ranks.h"
 #include "sched/index_ledger.h"
 #include "text/tokenizer.h"
@@ -61,12 +63,15 @@ class EngineImpl final : public Engine {
 
   void schedule_loop();
   void execute_loop();
+  void compile_grammar(uint64_t request);
+  void compiled(uint64_t request, Result<std::shared_ptr<const grammar::Grammar>> grammar);
   void admit(std::unique_ptr<RequestState> state);
+  void refuse(RequestState& state);
   void dispatch();
   void commit(const StepResult& result);
   void commit_run(const RunResult& run);
   void publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason);
-  void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error);
+  void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error = "", bool is_user_error = false);
   void emit(ChoiceState& choice, TokenEvent event);
   void count(const ChoiceState& choice);
   void log_statistics();
@@ -90,6 +95,7 @@ class EngineImpl final : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable scheduling_, executing_;
   std::vector<std::unique_ptr<RequestState>> inbox_;
+  std::unordered_map<uint64_t, std::unique_ptr<RequestState>> compiling_;  // by request
   struct Cancellation {
     uint64_t request;
     int choice;
@@ -102,6 +108,7 @@ class EngineImpl final : public Engine {
   uint64_t next_request_ = 1;
   EngineStats stats_;
 
+  std::unique_ptr<grammar::Compiler> compiler_;
   std::thread schedule_thread_, execute_thread_;
 };
 

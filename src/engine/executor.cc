@@ -101,6 +101,10 @@ void Executor::start(const sched::PlannedStart& start, StartData data) {
     s.counts.add_prompt(std::span(s.tokens).first(static_cast<size_t>(s.spec->prompt_length)));
     for (int32_t id : s.output) s.counts.add(id);
   }
+  if (s.spec->grammar) {
+    s.grammar.emplace(*s.spec->grammar);
+    if (auto started = s.grammar->start(*s.spec->grammar, s.output); !started) s.failure = started.error();
+  }
   sequences_.insert_or_assign(static_cast<int32_t>(start.seq), std::move(s));
 }
 
@@ -169,6 +173,7 @@ void Executor::sample(std::vector<RunResult>& results) {
       const Bound& b = bound_[i];
       results[i].seq = b.run->seq;
       results[i].epoch = b.run->epoch;
+      results[i].planned_rows = b.run->rows;
       results[i].first_pos = b.first_pos;
       results[i].end_pos = b.first_pos + b.num_rows;
       if (b.sequence->spec->wants_prompt_logprobs && !b.run->decode) report_prompt(b, worker, results[i]);
@@ -180,9 +185,11 @@ void Executor::sample(std::vector<RunResult>& results) {
 void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
   Sequence& s = *b.sequence;
   const SequenceSpec& spec = *s.spec;
+  if (s.failure) return void(result.error = s.failure);
   int rows = b.run->decode ? b.num_rows : 1;
   result.drafted = rows - 1;
   worker.logits.clear();
+  worker.masks.clear();
   worker.laws.clear();
   worker.golden.clear();
   for (int k = 0; k < rows; ++k) {
@@ -191,6 +198,10 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     if (!spec.golden.empty()) worker.golden.push_back(produced < spec.golden.size() ? spec.golden[produced] : -1);
     if (k + 1 < rows && spec.verify_mode != sampling::VerifyMode::kNoise)
       worker.laws.push_back(&s.draft_laws[static_cast<size_t>(k)]);
+    if (!s.grammar) continue;
+    auto mask = s.grammar->mask(k);
+    if (!mask) return s.drafts.clear(), void(result.error = mask.error());
+    worker.masks.push_back(*mask);
   }
   sampling::VerifyRequest request{.mode = spec.verify_mode,
                                   .params = &spec.params,
@@ -199,13 +210,14 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
                                   .stream = {spec.seed, static_cast<uint32_t>(s.tokens.size()), spec.choice},
                                   .logits = worker.logits,
                                   .vocab = config_.vocab_size,
+                                  .masks = worker.masks,
                                   .drafts = std::span(s.drafts).first(static_cast<size_t>(rows - 1)),
                                   .draft_laws = worker.laws,
                                   .golden = worker.golden};
   auto done = sampling::verify(request, worker.workspace, &worker.verdict);
   s.drafts.clear();
   if (!done) {
-    result.error = done.error().message;
+    result.error = done.error();
     return;
   }
   result.labels = worker.verdict.labels;
@@ -217,6 +229,9 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     result.tokens.push_back(report);
     if (is_stop(spec, report.token)) break;
   }
+  if (!s.grammar) return;
+  auto committed = s.grammar->commit(std::span(s.output).last(result.tokens.size()));
+  if (!committed) result.error = committed.error();
 }
 
 // Row i of the chunk predicts the token at position i + 1.
@@ -232,7 +247,7 @@ void Executor::report_prompt(const Bound& b, Worker& worker, RunResult& result) 
     sampling::TokenReport report;
     auto done = sampling::sample_row(row, {}, s.tokens[static_cast<size_t>(target)], worker.workspace.row, &report);
     if (!done) {
-      result.error = done.error().message;
+      result.error = done.error();
       return;
     }
     result.prompt.push_back(std::move(report));
@@ -249,7 +264,7 @@ void Executor::propose(std::vector<RunResult>& results) {
   drafting_.clear();
   for (size_t i = 0; i < bound_.size(); ++i) {
     Bound& b = bound_[i];
-    if (!b.run->sample || !results[i].error.empty() || !wants_drafts(*b.sequence)) continue;
+    if (!b.run->sample || results[i].error || !wants_drafts(*b.sequence)) continue;
     draft_sequences_.push_back({.slot = b.sequence->slot,
                                 .last_pos = static_cast<int64_t>(b.sequence->tokens.size()) - 2,
                                 .anchor = b.sequence->tokens.back(),
@@ -269,7 +284,7 @@ void Executor::propose(std::vector<RunResult>& results) {
     Sequence& s = *drafting_[i]->sequence;
     RunResult& result = results[static_cast<size_t>(drafting_[i] - bound_.data())];
     float survival = 1;
-    for (int k = 0; k < parts_.num_drafts; ++k) {
+    for (int k = 0; k < s.num_proposed; ++k) {
       s.drafts.push_back(out.tokens.row<int32_t>(k)[i]);
       size_t t = std::min<size_t>(static_cast<size_t>(k), parts_.confidence_temperature.size() - 1);
       float temperature = parts_.confidence_temperature.empty() ? 1.0f : parts_.confidence_temperature[t];
@@ -284,22 +299,41 @@ void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
   std::atomic<size_t> next{0};
   pool_of(*parts_.stream).run([&](int thread) {
     sampling::Workspace& ws = workers_[static_cast<size_t>(thread)].workspace.row;
-    for (size_t i; (i = next.fetch_add(1)) < drafting_.size();) {
-      Sequence& s = *drafting_[i]->sequence;
-      bool common = s.spec->verify_mode == sampling::VerifyMode::kNoise;
-      bool keeps_law = !common && k < parts_.num_drafts;
-      sampling::Distribution& law = keeps_law ? s.draft_laws[static_cast<size_t>(k)] : ws.law;
-      sampling::Row row{.logits = logits.f32(static_cast<int64_t>(i)),
-                        .vocab = config_.vocab_size,
-                        .params = &s.spec->draft_params,
-                        .counts = &s.counts,
-                        .output = s.output};
-      sampling::Stream block{s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
-      if (!sampling::shape_row(row, ws, &law))
-        law.set_one_hot(0);  // no usable logit: any token will do, it is verified
-      tokens[i] = sampling::draw_draft(law, block, k, s.spec->verify_mode);
-    }
+    for (size_t i; (i = next.fetch_add(1)) < drafting_.size();)
+      tokens[i] = pick_draft(k, logits.f32(static_cast<int64_t>(i)), *drafting_[i]->sequence, ws);
   });
+}
+
+// Draft k of a sequence. Once the grammar lets nothing follow, the rest of the block is not proposed.
+int32_t Executor::pick_draft(int k, float* logits, Sequence& s, sampling::Workspace& ws) {
+  if (k == 0) s.num_proposed = 0, s.likely.clear();
+  if (k >= parts_.num_drafts || s.num_proposed < k) return s.tokens.back();
+  bool common = s.spec->verify_mode == sampling::VerifyMode::kNoise;
+  sampling::Distribution& law = common ? ws.law : s.draft_laws[static_cast<size_t>(k)];
+  sampling::Row row{.logits = logits,
+                    .vocab = config_.vocab_size,
+                    .params = &s.spec->draft_params,
+                    .counts = &s.counts,
+                    .output = s.output};
+  if (s.grammar) {
+    auto mask = s.grammar->mask(k);
+    if (!mask) return s.tokens.back();
+    row.mask = *mask;
+    if (s.likely.empty()) {
+      s.likely = s.grammar->likely_next(parts_.num_drafts - k);
+      std::reverse(s.likely.begin(), s.likely.end());
+    }
+  }
+  if (!s.likely.empty()) {
+    law.set_one_hot(s.likely.back());
+    s.likely.pop_back();
+  } else if (!sampling::shape_row(row, ws, &law)) {
+    law.set_one_hot(0);  // no usable logit: any token will do, it is verified
+  }
+  sampling::Stream block{s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
+  int32_t token = sampling::draw_draft(law, block, k, s.spec->verify_mode);
+  if (!s.grammar || s.grammar->accept_draft(token).value_or(false)) s.num_proposed = k + 1;
+  return token;
 }
 
 }  // namespace deepinfer::engine

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,13 +36,14 @@ struct RunResult {
   sched::SeqId seq = sched::kNoSequence;
   uint32_t epoch = 0;
   int64_t end_pos = 0;                        // prefill: end of the chunk
+  int32_t planned_rows = 0;                   // of the plan; fewer ran if fewer drafts were there
   int32_t drafted = 0;                        // drafts verified
   std::vector<sampling::TokenReport> tokens;  // accepted drafts and the final token; empty for inner chunks
   int64_t first_pos = 0;                      // of the run's first row
   std::vector<sampling::TokenReport> prompt;  // log-probabilities of the prompt tokens after first_pos, one a row
   std::vector<float> survivals;               // of the drafts just proposed
   std::vector<float> labels;                  // acceptance probabilities of the verified drafts, for calibration
-  std::string error;                          // this sequence cannot go on
+  std::optional<Error> error;                 // this sequence cannot go on
 };
 
 struct StepResult {
@@ -82,6 +84,10 @@ class Executor {
     std::vector<int32_t> drafts;                     // for the positions after the last token
     std::vector<sampling::Distribution> draft_laws;  // what they were drawn from; unused with common noise
     sampling::TokenCounts counts;
+    std::optional<SequenceGrammar> grammar;
+    std::optional<Error> failure;  // of its start: told with its first token
+    std::vector<int32_t> likely;   // the grammar's next drafts, last first
+    int num_proposed = 0;          // drafts of the running draft pass that may be verified
   };
   struct Bound {  // a run with its rows in place
     const sched::PlannedRun* run = nullptr;
@@ -103,10 +109,12 @@ class Executor {
     std::vector<float*> logits;
     std::vector<const sampling::Distribution*> laws;
     std::vector<int32_t> golden;
+    std::vector<const uint32_t*> masks;
   };
   void sample_run(const Bound& b, Worker& worker, RunResult& result);
   void report_prompt(const Bound& b, Worker& worker, RunResult& result);
   void pick_drafts(int k, const TensorView& logits, int32_t* tokens);
+  int32_t pick_draft(int k, float* logits, Sequence& s, sampling::Workspace& ws);
   void propose(std::vector<RunResult>& results);
   bool wants_drafts(const Sequence& s) const;
 

@@ -29,6 +29,7 @@ struct Collector {
     if (e.finish_reason == FinishReason::kNone) return;
     c.finish_reason = e.finish_reason;
     c.error = e.error;
+    c.is_user_error = e.is_user_error;
     c.usage = e.usage;
     --open;
     ++finished;
@@ -55,8 +56,10 @@ std::vector<RequestOutput> EngineImpl::generate(std::vector<Request> requests, s
       continue;
     }
     for (size_t c = 0; c < collector.outputs[i].outputs.size(); ++c) {
-      collector.take(
-          i, {.choice = static_cast<int>(c), .finish_reason = FinishReason::kError, .error = id.failure().message});
+      collector.take(i, {.choice = static_cast<int>(c),
+                         .finish_reason = FinishReason::kError,
+                         .error = id.failure().message,
+                         .is_user_error = id.failure().is_user_error});
     }
   }
   // The callback runs now and then even if nothing finished, so that a caller can react to an interrupt.

@@ -10,6 +10,7 @@
 
 #include "deepinfer/engine.h"
 #include "engine/sequence_spec.h"
+#include "grammar/structural_tag.h"
 #include "sampling/stops.h"
 #include "sched/scheduler.h"
 #include "text/detokenizer.h"
@@ -38,6 +39,11 @@ struct RequestState {
   uint64_t id = 0;
   Request request;
   Engine::Sink sink;
+  int64_t submitted_us = 0;
+  grammar::StructuralTag tag;                       // of a request with so_args
+  std::shared_ptr<const grammar::Grammar> grammar;  // owners: see GrammarSpec
+  std::optional<Error> refusal;                     // it ends before it starts
+  std::vector<int> early_cancels;                   // choices that were cancelled while the grammar was compiled
   std::vector<std::unique_ptr<ChoiceState>> choices;
   int num_ended = 0;
 };

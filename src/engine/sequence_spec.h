@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "engine/sequence_grammar.h"
 #include "sampling/verify.h"
 
 namespace deepinfer::engine {
@@ -21,6 +23,7 @@ struct SequenceSpec {
   bool wants_logprobs = false;
   bool wants_prompt_logprobs = false;
   bool uses_drafts = true;
+  std::optional<GrammarSpec> grammar;
 };
 
 }  // namespace deepinfer::engine

@@ -64,17 +64,6 @@ Result<void> check_end(const SamplingParams& p, const Limits& limits) {
   return {};
 }
 
-Result<void> check_grammar(const StructuredOutput& g, int vocab) {
-  if (g.schema_type != "json" && g.schema_type != "regex" && g.schema_type != "ebnf" &&
-      g.schema_type != "structural_tag")
-    return fail(Code::kInvalid, "so_args.schema_type '{}' is none of json, regex, ebnf, structural_tag", g.schema_type);
-  if (g.schema.empty()) return fail(Code::kInvalid, "so_args.schema is missing");
-  for (int32_t id : g.trigger_token_ids) DI_TRY_VOID(check_id("so_args.trigger_token_ids id", id, vocab));
-  if (!g.bound_token_id) return {};
-  if (g.trigger_token_ids.empty()) return fail(Code::kInvalid, "so_args.bound_token_id needs trigger_token_ids");
-  return check_id("so_args.bound_token_id", *g.bound_token_id, vocab);
-}
-
 }  // namespace
 
 Result<void> validate(const SamplingParams& p, const Limits& limits) {
@@ -83,7 +72,6 @@ Result<void> validate(const SamplingParams& p, const Limits& limits) {
   DI_TRY_VOID(in_range("top_logprobs", p.top_logprobs, 0, kMaxTopLogprobs, "0..1000"));
   for (int32_t id : p.golden_token_ids)
     if (id != -1) DI_TRY_VOID(check_id("golden_token_ids id", id, limits.vocab));
-  if (p.so_args) DI_TRY_VOID(check_grammar(*p.so_args, limits.vocab));
   if (p.deadline_ms && *p.deadline_ms <= 0)
     return fail(Code::kInvalid, "deadline_ms {} is not positive", *p.deadline_ms);
   DI_TRY_VOID(in_range("cache_keep_s", static_cast<double>(p.cache_keep_s), 0, 86400, "0..86400"));

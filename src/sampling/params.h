@@ -24,7 +24,7 @@ struct Limits {
   int64_t prompt_length = 0;
 };
 
-// The error names the field, its value and the limit.
+// The error names the field, its value and the limit. so_args is the grammar's to check (grammar/structural_tag.h).
 Result<void> validate(const SamplingParams& params, const Limits& limits);
 
 struct Bias {

@@ -36,9 +36,6 @@ TEST(Params, RefusalNamesFieldValueAndLimit) {
   EXPECT_EQ(refusal([](auto& p) { p.top_logprobs = 1001; }), "top_logprobs 1001 is outside 0..1000");
   EXPECT_EQ(refusal([](auto& p) { p.golden_token_ids = {5, -1, 1000}; }),
             "golden_token_ids id 1000 is outside the vocabulary of 1000 ids");
-  EXPECT_EQ(refusal([](auto& p) { p.so_args = StructuredOutput{.schema_type = "xml", .schema = "x"}; }),
-            "so_args.schema_type 'xml' is none of json, regex, ebnf, structural_tag");
-  EXPECT_EQ(refusal([](auto& p) { p.so_args = StructuredOutput{.schema_type = "json"}; }), "so_args.schema is missing");
   EXPECT_EQ(refusal([](auto& p) { p.deadline_ms = 0; }), "deadline_ms 0 is not positive");
 }
 

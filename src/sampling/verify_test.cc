@@ -140,21 +140,6 @@ TEST(Stops, IdsOfTheRequestStopToo) {
   EXPECT_EQ(cut_at_stop(emitted, 0, {.eos_id = 2, .stop_ids = ids, .max_tokens = 10}).kept, 2);
 }
 
-TEST(Stops, StringsAcrossPiecesAreFoundAndHeldBack) {
-  StopStrings stops({"<end>", "\n\n"});
-  auto piece = stops.feed("ab<e");
-  EXPECT_EQ(piece.visible, "ab");
-  piece = stops.feed("x\n");
-  EXPECT_EQ(piece.visible, "<ex");
-  EXPECT_EQ(stops.flush(), "\n");
-  piece = stops.feed("<<en");
-  EXPECT_EQ(piece.visible, "<");
-  piece = stops.feed("d> more");
-  EXPECT_TRUE(piece.is_stopped);
-  EXPECT_EQ(piece.visible, "");
-  EXPECT_EQ(stops.flush(), "");
-}
-
 TEST(Verify, SpeculativeLawEqualsDirectInEveryMode) {
   for (VerifyMode mode : {VerifyMode::kToken, VerifyMode::kBlock, VerifyMode::kNoise}) {
     toy::StepSettings settings{mode, [](SamplingParams& p) { p.top_p = 0.9; }, 2};

@@ -443,7 +443,7 @@ bool Scheduler::commit(const RunCommit& r) {
   s.inflight_steps -= 1;
   if (!r.tokens.empty()) {
     // A prefill's sampled token takes one place, a decode run one for each of its rows.
-    s.inflight_tokens -= s.prefilled ? 1 + r.drafted : 1;
+    s.inflight_tokens -= s.prefilled ? r.planned_rows : 1;
     s.prefilled = true;
     s.computed = s.length() + static_cast<int64_t>(r.tokens.size()) - 1;
     s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());

@@ -67,7 +67,7 @@ struct RunCommit {
   uint32_t epoch = 0;
   int64_t computed = 0;          // prefill: positions computed so far, i.e. the end of the chunk
   std::vector<int32_t> tokens;   // tokens to append (accepted drafts and the final one); empty for inner chunks
-  int32_t drafted = 0;           // drafts verified
+  int32_t planned_rows = 0;      // of the decode run, as planned
   std::vector<float> survivals;  // of the new drafts, for the next budget
   bool finished = false;         // the sequence ends with these tokens
 };

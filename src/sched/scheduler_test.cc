@@ -108,7 +108,7 @@ class Simulation {
       RunCommit commit{.seq = r.seq, .epoch = r.epoch, .computed = r.first_pos + r.rows};
       if (r.sample) {
         int accepted = r.decode ? static_cast<int>(rng_() % static_cast<uint32_t>(r.rows)) : 0;
-        commit.drafted = r.decode ? r.rows - 1 : 0;
+        commit.planned_rows = r.decode ? r.rows : 0;
         auto position = static_cast<int64_t>(c.tokens.size());
         for (int i = 0; i <= accepted && position + i < c.max_total; ++i)
           commit.tokens.push_back(token_at(c.key, position + i));

@@ -1,0 +1,28 @@
+# xgrammar as a static library, from its pinned source distribution (scripts/fetch_xgrammar.py).
+#
+# Its own CMake files turn on link-time optimisation and -Werror for the compilers of its makers; here it is built like
+# everything else. XGRAMMAR_LOG_CUSTOMIZE: warnings and errors go to src/grammar/library_log.cc.
+
+set(DI_XGRAMMAR_DIR ${CMAKE_SOURCE_DIR}/build/third_party/xgrammar-0.2.9)
+if(NOT EXISTS ${DI_XGRAMMAR_DIR}/LICENSE)
+  find_package(Python COMPONENTS Interpreter REQUIRED)
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/fetch_xgrammar.py COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
+file(GLOB_RECURSE DI_XGRAMMAR_UNITS ${DI_XGRAMMAR_DIR}/cpp/*.cc)
+list(FILTER DI_XGRAMMAR_UNITS EXCLUDE REGEX "/cpp/tvm_ffi/")
+add_library(xgrammar STATIC ${DI_XGRAMMAR_UNITS})
+target_include_directories(xgrammar SYSTEM PUBLIC ${DI_XGRAMMAR_DIR}/include ${DI_XGRAMMAR_DIR}/3rdparty/dlpack/include
+                                    PRIVATE ${DI_XGRAMMAR_DIR}/3rdparty/picojson)
+target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
+                                            XGRAMMAR_LOG_CUSTOMIZE=1)
+target_compile_options(xgrammar PRIVATE -w -g0)
+# Formats of other models are never run, and what reads a schema runs once for each: compiled quickly instead.
+set(DI_XGRAMMAR_UNUSED ${DI_XGRAMMAR_UNITS})
+list(FILTER DI_XGRAMMAR_UNUSED INCLUDE REGEX "/converter_ext/")
+list(FILTER DI_XGRAMMAR_UNUSED EXCLUDE REGEX "/deepseek\\.cc$")
+set_source_files_properties(${DI_XGRAMMAR_UNUSED} PROPERTIES COMPILE_OPTIONS -O0)
+set(DI_XGRAMMAR_READERS ${DI_XGRAMMAR_UNITS})
+list(FILTER DI_XGRAMMAR_READERS INCLUDE REGEX "/(structural_tag|[a-z_]*_converter|grammar_p[a-z]*er|deepseek|compiled_grammar)\\.cc$")
+set_source_files_properties(${DI_XGRAMMAR_READERS} PROPERTIES COMPILE_OPTIONS -O1)
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
