@@ -234,21 +234,6 @@ class Weights:
         return value.to(self.dtype).reshape(*ids.shape, -1)
 
 
-class Narrow:
-    """The weights of a double-precision reader in single precision (which holds them exactly), not decoded again."""
-
-    dtype = torch.float32
-
-    def __init__(self, wide: Weights):
-        self.wide, self.quantised = wide, wide.quantised
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.wide[name].float()
-
-    def rows(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self.wide.rows(name, ids).float()
-
-
 def load(directory, dtype=torch.float32, keep_all: bool = True) -> tuple[Config, Weights]:
     """(config, weights); checks the names, shapes and dtypes of every tensor."""
     cfg = Config.load(directory)

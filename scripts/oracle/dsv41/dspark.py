@@ -58,7 +58,7 @@ class Draft(Net):
         pick = pick or (lambda logits: int(logits.argmax()))
         last = f"mtp.{self.cfg.num_nextn_predict_layers - 1}."
         x = self.hidden(token, cache, trace)
-        base = self.norm(last + "norm", x) @ self.w["head.weight"].T
+        base = self.product(self.norm(last + "norm", x), self.w["head.weight"])
         tokens, logits, confidence = [], [], []
         for k in range(self.cfg.dspark_block_size):
             e = self.w.rows(last + "markov_head.embed.weight", torch.tensor(token))  # of the previous token

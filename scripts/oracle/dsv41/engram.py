@@ -151,11 +151,13 @@ class NgramHasher:
         return torch.tensor(out, dtype=torch.int64)
 
 
-def engram_gate(h: torch.Tensor, kv: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """h: streams [n, m, d]; kv: projected rows [n, (m+1)*d]; weight: q_weight * k_weight [m, d]. Returns h + gate*v."""
+def engram_gate(net, h: torch.Tensor, kv: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """h: streams [n, m, d]; kv: projected rows [n, (m+1)*d]; weight: q_weight * k_weight [m, d]. Returns h + gate*v.
+
+    `net` (model.Net) knows how sums are added up."""
     n, m, d = h.shape
     key, value = kv[:, : m * d].reshape(n, m, d), kv[:, m * d :]
-    rstd = torch.rsqrt(h.square().mean(-1) + eps) * torch.rsqrt(key.square().mean(-1) + eps)
-    dot = (h * weight * key).sum(-1) * rstd * d**-0.5
+    rstd = (net.inverse_rms(h) * net.inverse_rms(key))[..., 0]
+    dot = (net.wide(h * weight) * net.wide(key)).sum(-1).to(h.dtype) * rstd * d**-0.5
     gate = torch.sigmoid(torch.copysign(dot.abs().clamp_min(1e-6).sqrt(), dot))
     return h + gate[..., None] * value[:, None, :]

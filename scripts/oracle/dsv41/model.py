@@ -32,6 +32,7 @@ class Numerics:
     act_fp8: bool = False  # FP8 round trip of the input of every FP8 or FP4 matrix product
     wo_a_fp8: bool = False  # the same for wo_a (DeepInfer); the vendor's reference keeps that product in bf16
     bf16: bool = False  # round every materialised activation to bf16
+    exact_sums: bool = False  # add up in double and round once; otherwise as PyTorch's kernels happen to add
 
 
 PRESETS = {
@@ -120,6 +121,21 @@ class Net:
     def r(self, x):
         return x.bfloat16().to(x.dtype) if self.num.bf16 else x
 
+    # ---- sums ----
+
+    def wide(self, x):
+        return x.double() if self.num.exact_sums else x
+
+    def product(self, x, weight):
+        """x [n, k] times weight [o, k] transposed"""
+        return (self.wide(x) @ self.wide(weight).T).to(x.dtype)
+
+    def einsum(self, equation: str, a, b):
+        return torch.einsum(equation, self.wide(a), self.wide(b)).to(a.dtype)
+
+    def inverse_rms(self, x):
+        return torch.rsqrt(self.wide(x).square().mean(-1, keepdim=True).to(x.dtype) + self.cfg.rms_norm_eps)
+
     def embed(self, ids: list[int]):
         """Streams [n, m, d] and fold weights [n, m] that enter the first block."""
         h = self.w.rows("embed.weight", torch.tensor(ids))[:, None].repeat(1, self.cfg.hc_mult, 1)
@@ -132,18 +148,17 @@ class Net:
         name += ".weight"
         if self.num.act_fp8 and name in self.w.quantised:
             x = quant.round_trip_fp8(x)
-        return self.r(x @ self.w[name].T)
+        return self.r(self.product(x, self.w[name]))
 
     def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.cfg.rms_norm_eps)
-        return self.r(self.w[name + ".weight"] * y)
+        return self.r(self.w[name + ".weight"] * (x * self.inverse_rms(x)))
 
     # ---- manifold hyper-connections; streams h: [n, m, d] ----
 
     def hc_mixes(self, p: str, h: torch.Tensor):
         """(pre [n, m], post [n, m], comb [n, m, m]) of the site `p` from the streams themselves."""
         m, flat = self.cfg.hc_mult, h.flatten(1)
-        mix = (flat @ self.w[p + "_fn"].T) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + self.cfg.rms_norm_eps)
+        mix = self.product(flat, self.w[p + "_fn"]) * self.inverse_rms(flat)
         scale, base = self.w[p + "_scale"], self.w[p + "_base"]
         pre = torch.sigmoid(mix[:, :m] * scale[0] + base[:m]) + self.cfg.hc_eps
         post = 2 * torch.sigmoid(mix[:, m : 2 * m] * scale[1] + base[m : 2 * m])
@@ -151,11 +166,12 @@ class Net:
         return pre, post, sinkhorn(comb, self.cfg.hc_sinkhorn_iters, self.cfg.hc_eps)
 
     def fold(self, h: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
-        return self.r((pre[..., None] * h).sum(1))
+        return self.r((self.wide(pre)[..., None] * self.wide(h)).sum(1).to(h.dtype))
 
     def unfold(self, y, h, post, comb) -> torch.Tensor:
         """new[j] = post[j] * y + sum_i comb[i, j] * h[i]"""
-        return self.r(post[..., None] * y[:, None] + torch.einsum("nij,nid->njd", comb, h))
+        mixed = torch.einsum("nij,nid->njd", self.wide(comb), self.wide(h))
+        return self.r((self.wide(post)[..., None] * self.wide(y)[:, None] + mixed).to(h.dtype))
 
     def block(self, p: str, h: torch.Tensor, pre: torch.Tensor, attention, image_mask=None, draft=False, trace=None):
         """One layer. `pre` comes from the previous sublayer; the fold weights computed here serve the next one."""
@@ -182,7 +198,7 @@ class Net:
 
     def route(self, p: str, x: torch.Tensor, image_mask, draft: bool):
         """(expert ids [n, k], weights [n, k])"""
-        score = torch.nn.functional.softplus(x @ self.w[p + "gate.weight"].T / self.cfg.gate_temp).sqrt()
+        score = torch.nn.functional.softplus(self.product(x, self.w[p + "gate.weight"]) / self.cfg.gate_temp).sqrt()
         bias = self.w[p + "gate.bias"]
         if image_mask is not None:
             bias = torch.where(image_mask[:, None], self.w[p + "gate.bias_vl"], bias)
@@ -215,12 +231,12 @@ class Net:
 
     def attend(self, p: str, q, keys, mask):
         """Keys double as values. The learned sink adds exp(sink) to the denominator and nothing to the sum."""
-        s = torch.einsum("nhd,td->nht", q, keys) * self.cfg.head_dim**-0.5
+        s = self.einsum("nhd,td->nht", q, keys) * self.cfg.head_dim**-0.5
         s = s.masked_fill(~mask[:, None], -math.inf)
         top = s.amax(-1, keepdim=True).clamp_min(-1e30)
         e = (s - top).exp()
-        total = e.sum(-1, keepdim=True) + (self.w[p + "attn_sink"][:, None] - top).exp()
-        return self.r(torch.einsum("nht,td->nhd", self.r(e), keys) / total)
+        total = self.wide(e).sum(-1, keepdim=True).to(e.dtype) + (self.w[p + "attn_sink"][:, None] - top).exp()
+        return self.r(self.einsum("nht,td->nhd", self.r(e), keys) / total)
 
     def output(self, p: str, o, pos, freq):
         """Undo the query rotation on the values, then the grouped low-rank projection."""
@@ -229,7 +245,7 @@ class Net:
         if self.num.wo_a_fp8:
             o = quant.round_trip_fp8(o)
         wo_a = self.w[p + "wo_a.weight"].unflatten(0, (g, -1))
-        return self.lin(p + "wo_b", self.r(torch.einsum("ngd,grd->ngr", o, wo_a).flatten(1)))
+        return self.lin(p + "wo_b", self.r(self.einsum("ngd,grd->ngr", o, wo_a).flatten(1)))
 
 
 @dataclass
@@ -302,11 +318,11 @@ class Model(Net):
         x = self.norm("norm", self.fold(h, pre))
         if trace is not None:
             trace["final"] = x
-        return x @ self.w["head.weight"].T
+        return self.product(x, self.w["head.weight"])
 
     def engram(self, p: str, h, rows, image_mask):
         kv = self.lin(p + "wkv", self.r(self.w.rows(p + "embed.weight", rows).flatten(1)))
-        out = self.r(engram_gate(h, kv, self.w[p + "q_weight"] * self.w[p + "k_weight"], self.cfg.rms_norm_eps))
+        out = self.r(engram_gate(self, h, kv, self.w[p + "q_weight"] * self.w[p + "k_weight"]))
         return out if image_mask is None else torch.where(image_mask[:, None, None], h, out)
 
     def attention(self, i: int, x, chunk: Chunk, cache: Cache):
@@ -340,7 +356,7 @@ class Model(Net):
         if ratio == 1:
             c = self.lin(p + "compressor.wkv", x)
         else:  # pool each finished group with a softmax over its tokens, separately in every channel
-            kv, gate = (x @ self.w[f"{p}compressor.{n}.weight"].T for n in ("wkv", "wgate"))
+            kv, gate = (self.product(x, self.w[f"{p}compressor.{n}.weight"]) for n in ("wkv", "wgate"))
             if i in cache.partial:
                 kv, gate = torch.cat([cache.partial[i][0], kv]), torch.cat([cache.partial[i][1], gate])
             whole = len(kv) // ratio * ratio
@@ -366,8 +382,8 @@ class Model(Net):
         if self.num.kv_quant:
             q = self.r(quant.round_trip_fp4_e8m0(q))
         head = self.r(self.lin(p + "weights_proj", x) * (cfg.index_head_dim * cfg.index_n_heads) ** -0.5)
-        s = self.r(torch.einsum("nhd,td->nht", q, keys)).relu()
-        score = self.r(self.r(s * head[..., None]).sum(1))
+        s = self.r(self.einsum("nhd,td->nht", q, keys)).relu()
+        score = self.r(self.wide(self.r(s * head[..., None])).sum(1).to(s.dtype))
         visible = (pos + 1) // ratio  # a group is visible once its last token is at or before the query
         score = score.masked_fill(torch.arange(len(keys)) >= visible[:, None], -math.inf)
         if i == cfg.candidate_source_layer_id:
