@@ -11,7 +11,7 @@ namespace deepinfer::kernels::ref {
 namespace {
 
 // All keys of row t, decoded, one after the other.
-std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
+std::vector<double> gather_keys(const AttentionParams& p, int64_t t) {
   const Run& run = p.batch->runs[p.batch->run_of_row[t]];
   const int64_t dim = p.head_dim, pos = p.batch->positions[t], window = p.window.window;
   const int64_t end = p.block_mask ? run.first_pos + run.num_rows : pos + 1;
@@ -19,7 +19,7 @@ std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
   const int64_t begin = std::max({oldest, run.window_floor, int64_t{0}});
   const int64_t record_bytes = window_record_bytes(p.window.format, p.head_dim);
 
-  std::vector<float> keys;
+  std::vector<double> keys;
   std::vector<float> key(static_cast<size_t>(dim));
   for (int64_t s = begin; s < end; ++s) {
     const std::byte* record = s >= run.first_pos ? p.records + (run.row_begin + s - run.first_pos) * record_bytes
@@ -41,14 +41,13 @@ std::vector<float> gather_keys(const AttentionParams& p, int64_t t) {
 void RefOps::attention(Stream& stream, const AttentionParams& p) {
   const int64_t dim = p.head_dim, pairs = p.rope.cos.cols;
   pool_of(stream).each(p.q.rows, [&](int64_t t) {
-    const std::vector<float> keys = gather_keys(p, t);
+    const std::vector<double> keys = gather_keys(p, t);
     const int64_t num_keys = static_cast<int64_t>(keys.size()) / dim;
-    auto key = [&](int64_t k) { return keys.data() + k * dim; };
     std::vector<float> queries(p.q.f32(t), p.q.f32(t) + p.heads * dim);
     auto query = [&](int64_t h) { return queries.data() + h * dim; };
     for (int h = 0; h < p.heads; ++h) rotate_row(query(h), dim, p.rope.cos.f32(t), p.rope.sin.f32(t), pairs);
     Matrix scores(p.heads, num_keys);
-    dots(p.heads, query, num_keys, key, dim,
+    dots(p.heads, query, num_keys, keys.data(), dim,
          [&](int64_t h, int64_t k, double sum) { scores.row(h)[k] = static_cast<float>(sum) * p.scale; });
     for (int h = 0; h < p.heads; ++h) {
       const float* score = scores.row(h);
@@ -59,7 +58,7 @@ void RefOps::attention(Stream& stream, const AttentionParams& p) {
       for (int64_t k = 0; k < num_keys; ++k) {
         const float e = std::exp(score[k] - top);
         denominator += e;
-        add_scaled(sum.data(), r(e), key(k), dim);  // rounded here, not in the denominator
+        add_scaled(sum.data(), r(e), keys.data() + k * dim, dim);  // rounded here, not in the denominator
       }
       const float total = static_cast<float>(denominator) + std::exp(p.sink[h] - top);
       float* out = p.out.f32(t) + h * dim;

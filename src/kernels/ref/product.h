@@ -16,15 +16,18 @@ template <typename Store>
 void product(ThreadPool& pool, const TensorView& x, const Weight& weight, int64_t row_begin, int64_t num_rows,
              Store&& store) {
   DI_CHECK(x.cols == weight.cols, "product of [{}, {}] with [{}, {}]", x.rows, x.cols, weight.rows, weight.cols);
-  constexpr int64_t kBlock = 8;  // decoded rows that stay in cache while x streams by
+  constexpr int64_t kBlock = 32;  // decoded rows that stay in the second-level cache while x streams by
   pool.split(num_rows, kBlock, [&](int64_t begin, int64_t end) {
-    std::vector<float> decoded(static_cast<size_t>(kBlock * weight.cols));
-    auto weight_row = [&](int64_t i) { return decoded.data() + i * weight.cols; };
+    std::vector<float> row(static_cast<size_t>(weight.cols));
+    std::vector<double> decoded(static_cast<size_t>(kBlock * weight.cols));
     for (int64_t first = begin; first < end; first += kBlock) {
       const int64_t count = std::min(kBlock, end - first);
-      for (int64_t i = 0; i < count; ++i) decode_row(weight, row_begin + first + i, weight_row(i));
+      for (int64_t i = 0; i < count; ++i) {
+        decode_row(weight, row_begin + first + i, row.data());
+        std::copy(row.begin(), row.end(), decoded.begin() + i * weight.cols);
+      }
       dots(
-          x.rows, [&](int64_t t) { return x.f32(t); }, count, weight_row, x.cols,
+          x.rows, [&](int64_t t) { return x.f32(t); }, count, decoded.data(), x.cols,
           [&](int64_t t, int64_t i, double sum) { store(t, first + i, static_cast<float>(sum)); });
     }
   });

@@ -41,12 +41,14 @@ void RefOps::select(Stream& stream, const SelectParams& p) {
       head_weight[h] = r(p.head_weights.f32(t)[h] * p.head_scale);
     }
 
+    const std::vector<double> queries = widened(q);
     std::vector<float> scores(static_cast<size_t>(visible), -kInfinity), key(static_cast<size_t>(dim));
     auto score = [&](int64_t g) {
       decode_index_key(p.cache, run.block_table, g, key.data());
+      const std::vector<double> wide_key = widened(key);
       double sum = 0;
       for (int h = 0; h < p.heads; ++h) {
-        const float similarity = std::max(0.f, r(static_cast<float>(dot(&q[h * dim], key.data(), dim))));
+        const float similarity = std::max(0.f, r(static_cast<float>(dot(&queries[h * dim], wide_key.data(), dim))));
         sum += r(similarity * head_weight[h]);
       }
       scores[g] = r(static_cast<float>(sum));
