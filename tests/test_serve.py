@@ -192,6 +192,56 @@ def test_a_tool_call_is_parsed_and_answered(server: Server) -> None:
     assert server.ok("/v1/chat/completions", again)["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {"colour": {"type": "string", "enum": ["red", "green"]}, "is_big": {"type": "boolean"}},
+    "required": ["colour", "is_big"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_is_kept(server: Server) -> None:
+    body = {
+        **CHAT,
+        "max_tokens": 200,
+        "temperature": 1,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+    }
+    for seed in range(3):
+        choice = server.ok("/v1/chat/completions", {**body, "seed": seed})["choices"][0]
+        answer = json.loads(choice["message"]["content"])
+        assert set(answer) == {"colour", "is_big"} and answer["colour"] in ("red", "green")
+        streamed = join_chat(server.stream("/v1/chat/completions", {**body, "seed": seed}))
+        assert streamed.content == choice["message"]["content"]
+
+
+def test_json_objects(server: Server) -> None:
+    body = {**CHAT, "messages": [{"role": "user", "content": "Answer in JSON."}], "max_tokens": 300}
+    choice = server.ok("/v1/chat/completions", {**body, "response_format": {"type": "json_object"}})["choices"][0]
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["message"]["content"]), dict)
+    assert choice["message"]["content"].startswith("{")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "paint"}}])
+def test_a_tool_can_be_required(server: Server, choice: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "paint", "parameters": SCHEMA, "strict": True}}]
+    body = {**CHAT, "tools": tools, "tool_choice": choice, "max_tokens": 400, "temperature": 1, "seed": 3}
+    answer = server.ok("/v1/chat/completions", {**body, "parallel_tool_calls": False})["choices"][0]
+    assert answer["finish_reason"] == "tool_calls" and len(answer["message"]["tool_calls"]) == 1
+    function = answer["message"]["tool_calls"][0]["function"]
+    assert function["name"] == "paint"
+    assert set(json.loads(function["arguments"])) == {"colour", "is_big"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_used_is_named(server: Server, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "colour"}}}
+    response_format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    reply = server.post("/v1/chat/completions", {**CHAT, "response_format": response_format, "stream": stream})
+    assert "colour" in error_of(reply, 400)["message"]
+
+
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, Json, str, str]] = [

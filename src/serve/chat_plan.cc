@@ -41,7 +41,7 @@ ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat,
   DI_TRY_VOID(fit_to_context(model, static_cast<int64_t>(ids->size()), limits.max_tokens, usual_max_tokens(chat),
                              limits.field, sampling));
   if (model.uses_official_sampling) apply_official_sampling(chat.is_thinking, sampling);
-  DI_TRY_VOID(constrain_output(model, chat, prompt, sampling));
+  DI_TRY_VOID(constrain_output(chat, prompt, sampling));
   DI_TRY_VOID(check_sampling(model, sampling));
 
   plan.is_chat = true;

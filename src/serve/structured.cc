@@ -1,34 +1,26 @@
 #include "serve/structured.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+
+#include "engine/grammar_setup.h"
 
 namespace deepinfer::serve {
 namespace {
 
-tl::unexpected<ApiError> unsupported(std::string_view param, std::string message) {
-  return tl::unexpected(ApiError{.message = std::move(message), .param = std::string(param), .code = "unsupported"});
+// Whether the answer's form was asked for. Tools alone leave the model free to call them as it was trained to.
+bool is_constrained(const text::ChatRequest& chat) {
+  if (chat.tools.empty()) return chat.format != text::ResponseFormat::kText;
+  bool is_strict = std::any_of(chat.tools.begin(), chat.tools.end(), [](const auto& tool) { return tool.is_strict; });
+  return is_strict || chat.is_single_call || chat.tool_choice == text::ToolChoice::kRequired;
 }
 
 }  // namespace
 
-ApiResult<> constrain_output(const Model& model, const text::ChatRequest& chat, const text::ChatPrompt& prompt,
-                             SamplingParams& sampling) {
-  for (const text::ToolDefinition& tool : chat.tools) {
-    if (tool.is_strict)
-      return unsupported("tools",
-                         fmt::format("tools: '{}' has strict: true; this build has no grammar engine", tool.name));
-  }
-  if (prompt.constraint.kind != text::OutputConstraint::Kind::kJson &&
-      prompt.constraint.kind != text::OutputConstraint::Kind::kRegex)
-    return {};
-  StructuredOutput output{.schema_type = "json", .schema = prompt.constraint.schema};
-  if (prompt.constraint.kind == text::OutputConstraint::Kind::kRegex) output.schema_type = "regex";
-  if (chat.format == text::ResponseFormat::kJsonObject) output.schema_type = "json_object";
-  if (chat.is_thinking && model.end_think_id) output.trigger_token_ids = {*model.end_think_id};
-  sampling.so_args = std::move(output);
-  if (auto failure = model.engine->check(sampling)) {
-    return unsupported("response_format", "response_format: " + failure->message);
-  }
+ApiResult<> constrain_output(const text::ChatRequest& chat, const text::ChatPrompt& prompt, SamplingParams& sampling) {
+  if (!is_constrained(chat)) return {};
+  auto output = engine::chat_constraint(chat, prompt);
+  if (!output) return tl::unexpected(to_api_error(output.error()));
+  sampling.so_args = std::move(*output);
   return {};
 }
 
