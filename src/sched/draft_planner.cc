@@ -7,12 +7,13 @@
 namespace deepinfer::sched {
 namespace {
 
-constexpr double kAverageRate = 0.05;                      // of one step
-constexpr double kSequenceRate = 0.2;                      // of one round of a sequence
-constexpr double kSteadyBatch = 32.0, kLeastShare = 0.04;  // from so many sequences on a step speaks for itself
-constexpr double kGainRate = 0.1;                          // of one step with drafts
-constexpr double kTruthRate = 0.02;                        // of one scheduled step
-constexpr int kFirstTurns = 8;                             // every width is tried so often at the start
+constexpr double kAverageRate = 0.05;  // of one step
+constexpr double kSequenceRate = 0.2;  // of one round of a sequence
+// From so many sequences on a step speaks for itself.
+constexpr double kSteadyWidths = 24.0, kSteadyScheduled = 128.0, kLeastShare = 0.02;
+constexpr double kGainRate = 0.1;    // of one step with drafts
+constexpr double kTruthRate = 0.02;  // of one scheduled step
+constexpr int kFirstTurns = 8;       // every width is tried so often at the start
 
 std::size_t at(int i) {
   return static_cast<std::size_t>(i);
@@ -29,7 +30,7 @@ Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) con
   for (int i = 0; i < older.num_seqs; ++i) {
     const DraftQuery& q = queries[at(i)];
     std::span<const float> values;
-    if (config_.survivals_are_old || q.is_draft_independent) {
+    if (q.is_old || q.is_draft_independent) {
       values = q.survivals;
     } else if (auto known = known_.find(q.seq); known != known_.end()) {
       values = known->second.newest;
@@ -80,8 +81,8 @@ const std::vector<double>& DraftPlanner::average_of(int32_t seq) const {
   return known == known_.end() ? average_ : known->second.average;
 }
 
-void DraftPlanner::observe_emitted(int tokens) {
-  if (scheduled_expected_ > 0.0) scheduled_truth_ += kTruthRate * (tokens / scheduled_expected_ - scheduled_truth_);
+void DraftPlanner::observe_emitted(double expected_tokens, int tokens) {
+  if (expected_tokens > 0.0) scheduled_truth_ += kTruthRate * (tokens / expected_tokens - scheduled_truth_);
 }
 
 DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) {
@@ -126,10 +127,14 @@ bool DraftPlanner::explores_at(int64_t step) const {
 
 int DraftPlanner::choose(const Options& o, int num_seqs) {
   int n = config_.max_draft, scheduled = n + 1;
-  bool is_first = smooth_.empty();
   smooth_.resize(o.rates.size(), 0.0);
-  double share = is_first ? 1.0 : std::clamp(num_seqs / kSteadyBatch, kLeastShare, 1.0);
-  for (std::size_t i = 0; i < smooth_.size(); ++i) smooth_[i] += share * (o.rates[i] / o.rates[0] - smooth_[i]);
+  for (int i = 0; i <= scheduled; ++i) {
+    // Widths are judged by averages already, scheduled by the last round alone.
+    double steady = i == scheduled ? kSteadyScheduled : kSteadyWidths;
+    double share = smooth_is_informed_ ? std::clamp(num_seqs / steady, kLeastShare, 1.0) : 1.0;
+    smooth_[at(i)] += share * (o.rates[at(i)] / o.rates[0] - smooth_[at(i)]);
+  }
+  smooth_is_informed_ = has_average_;  // the first step takes every draft to be accepted: nothing to remember
   if (config_.mode == DraftMode::kFixed) return n;
   if (config_.mode == DraftMode::kScheduled) return scheduled;
   if (choice_ < 0) choice_ = n;
@@ -173,7 +178,7 @@ DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<
     for (std::size_t i = 0; i < queries.size(); ++i)
       d.total_rows += drafts[i] = std::min(rows[i] - 1, queries[i].limit);
   }
-  scheduled_expected_ = d.kind == DraftDecision::Kind::kScheduled ? options.scheduled.tokens : 0.0;
+  d.expected_tokens = d.kind == DraftDecision::Kind::kScheduled ? options.scheduled.tokens : 0.0;
   remember(queries);
   // While off, one step in `probe_interval` drafts, so that the averages follow the domain; a width can be explored
   // only with drafts at hand, so the step before drafts as well.

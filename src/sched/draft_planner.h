@@ -44,14 +44,14 @@ struct DraftConfig {
   double hysteresis = 0.01;         // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
   int probe_interval = 64;
-  int explore_interval = 160;      // 0: never
-  bool survivals_are_old = false;  // the caller's survivals are those of the round before the drafts at hand already
+  int explore_interval = 160;  // 0: never
 };
 
 struct DraftQuery {
   int32_t seq = 0;                    // its id
   int limit = 0;                      // drafts at hand, at most max_draft
-  std::span<const float> survivals;   // of these drafts; empty: unknown
+  std::span<const float> survivals;   // empty: unknown
+  bool is_old = false;                // the survivals are those of the round before these drafts
   int64_t length = 0;                 // context
   bool is_draft_independent = false;  // common noise or arg-max: any rule is lossless
 };
@@ -64,6 +64,7 @@ struct DraftDecision {
   bool wants_drafts = true;  // whether this step should draft for the next
   int total_rows = 0;
   double tokens_per_ms = 0.0;  // predicted for the choice
+  double expected_tokens = 0;  // of a scheduled step; 0: another kind
 };
 
 class DraftPlanner {
@@ -77,8 +78,8 @@ class DraftPlanner {
   // What was measured of a step: time of verification and of the draft pass, and the extra time of the variable path.
   void observe_sampler(int num_seqs, double ms) { sampler_.observe(num_seqs, ms); }
   void observe_draft_pass(int num_seqs, double ms) { draft_pass_.observe(num_seqs, ms); }
-  // Tokens that the last planned step emitted.
-  void observe_emitted(int tokens);
+  // Tokens that a step emitted whose decision expected so many.
+  void observe_emitted(double expected_tokens, int tokens);
   void observe_overhead(double ms) { overhead_ms_ += 0.05 * (ms - overhead_ms_); }
   void forget(int32_t seq) { known_.erase(seq); }
 
@@ -105,11 +106,11 @@ class DraftPlanner {
   std::map<int32_t, Known> known_;
   std::vector<double> average_;  // survivals by position, over all sequences: for those without values
   bool has_average_ = false;
-  int choice_ = -1;                  // index into Options::rates; -1: none yet
-  std::vector<double> smooth_;       // rates over that of off, averaged over steps of small batches
-  double scheduled_gain_ = 0.0;      // rate(scheduled) / rate(off) when drafts were last at hand; 0: never
-  double scheduled_truth_ = 1.0;     // tokens that scheduled steps emitted over those expected
-  double scheduled_expected_ = 0.0;  // of the last step, 0 if it was not scheduled
+  int choice_ = -1;             // index into Options::rates; -1: none yet
+  std::vector<double> smooth_;  // rates over that of off, averaged over steps of small batches
+  bool smooth_is_informed_ = false;
+  double scheduled_gain_ = 0.0;   // rate(scheduled) / rate(off) when drafts were last at hand; 0: never
+  double scheduled_truth_ = 1.0;  // tokens that scheduled steps emitted over those expected
   int steps_since_drafts_ = 0;
   int64_t num_steps_ = 0;
 };
