@@ -132,8 +132,7 @@ Result<void> EngineImpl::build() {
                                       .max_rows = plan_.max_rows,
                                       .max_logit_rows = plan_.max_logit_rows,
                                       .max_sequences = plan_.max_sequences,
-                                      .num_drafts = plan_.num_drafts,
-                                      .confidence_temperature = settings_.confidence_temperature}));
+                                      .num_drafts = plan_.num_drafts}));
 
   auto halo = [&](int layers) {
     return round_up(config().sliding_window + int64_t{layers - 1} * (config().sliding_window - 1), 128);
@@ -154,6 +153,7 @@ Result<void> EngineImpl::build() {
   DI_TRY(cache::Digest name_space, cache_namespace(checkpoint_, options_, *backend.make_ops()));
   ledger_ = std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
+  if (plan_.num_drafts > 0) DI_TRY_VOID(plan_drafts());
   stats_.blocks = stats_.blocks_available = plan_.num_blocks;
   stats_.max_sequences = plan_.max_sequences;
   stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
@@ -165,6 +165,30 @@ Result<void> EngineImpl::build() {
                                  .timeout_s = settings_.grammar_timeout_s});
   schedule_thread_ = std::thread([this] { schedule_loop(); });
   execute_thread_ = std::thread([this] { execute_loop(); });
+  return {};
+}
+
+// How many drafts a step verifies is chosen live, from what steps cost and from how often drafts were accepted.
+Result<void> EngineImpl::plan_drafts() {
+  auto count = static_cast<int>(settings_.confidence_temperature.size());
+  if (count > 1 && count != plan_.num_drafts) {
+    return fail(Code::kInvalid,
+                "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE has {} values; allowed: one, or {} for {} drafts", count,
+                plan_.num_drafts, plan_.num_drafts);
+  }
+  using Mode = sched::DraftMode;
+  sched::DraftConfig config{.max_draft = plan_.num_drafts,
+                            .mode = settings_.varlen < 0    ? Mode::kAuto
+                                    : settings_.varlen == 0 ? Mode::kFixed
+                                                            : Mode::kScheduled,
+                            .bytes_per_token = static_cast<double>(plan_.block_bytes) / 128};
+  cost_ = std::make_unique<sched::CostModel>(
+      sched::CostPrior{.num_experts = checkpoint_.config().n_routed_experts,
+                       .experts_per_token = checkpoint_.config().num_experts_per_tok});
+  planner_ = std::make_unique<sched::DraftPlanner>(config, *cost_);
+  std::vector<double> temperatures(settings_.confidence_temperature.begin(), settings_.confidence_temperature.end());
+  calibration_ = std::make_unique<sched::Calibration>(plan_.num_drafts, temperatures, settings_.batch_invariant);
+  scheduler_->set_draft_policy([this](auto queries, auto drafts) { return planner_->plan(queries, drafts); });
   return {};
 }
 
@@ -343,6 +367,7 @@ sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const Ch
   s.reuse = mode == CacheMode::kExact ? sched::ReuseMode::kExact
             : mode == CacheMode::kOff ? sched::ReuseMode::kOff
                                       : sched::ReuseMode::kBounded;
+  s.is_draft_independent = choice.spec->verify_mode == sampling::VerifyMode::kNoise || choice.spec->params.is_greedy;
   s.all_logits = p.prompt_logprobs;
   s.keep_tokens = p.prompt_logprobs ? 0 : plan_.keep_tokens;
   if (choice.index > 0) s.leader = state.choices.front()->seq;
@@ -543,11 +568,37 @@ void EngineImpl::dispatch() {
 void EngineImpl::commit(const StepResult& result) {
   if (result.num_rows > 0)
     scheduler_->observe(result.num_rows, result.forward_us + result.sampling_us + result.draft_us);
+  learn(result);
   for (const RunResult& run : result.runs) commit_run(run);
   if (options_.log_statistics && settings_.logging_interval_steps > 0 &&
       result.step % static_cast<uint64_t>(settings_.logging_interval_steps) == 0) {
     log_statistics();
   }
+}
+
+// Feeds what a step cost and brought to the choice of draft widths.
+void EngineImpl::learn(const StepResult& result) {
+  if (!planner_ || !result.is_decode_only || result.num_rows == 0) return;
+  double bytes = static_cast<double>(result.context_tokens) * static_cast<double>(plan_.block_bytes) / 128;
+  cost_->observe({result.num_rows, bytes}, result.forward_us / 1000);
+  planner_->observe_sampler(result.num_decodes, result.sampling_us / 1000);
+  if (result.draft_us > 0) planner_->observe_draft_pass(result.num_decodes, result.draft_us / 1000);
+  int emitted = 0;
+  for (const RunResult& run : result.runs) emitted += static_cast<int>(run.tokens.size());
+  planner_->observe_emitted(result.expected_tokens, emitted);
+}
+
+// Corrects the head by the drafts that were verified; the new drafts' survivals, products of corrected confidences.
+std::vector<float> EngineImpl::survivals_of(const ChoiceState& choice, const RunResult& run) {
+  double temperature = choice.request->request.sampling.temperature;
+  for (size_t k = 0; k < run.labels.size(); ++k)
+    calibration_->observe(static_cast<int>(k), temperature, run.label_logits[k], run.labels[k]);
+  std::vector<float> survivals;
+  for (size_t k = 0; k < run.confidences.size(); ++k) {
+    float confidence = calibration_->confidence(static_cast<int>(k), temperature, run.confidences[k]);
+    survivals.push_back(k == 0 ? confidence : survivals.back() * confidence);
+  }
+  return survivals;
 }
 
 // Applies the stop rules to the tokens of one run, tells the scheduler what counts, then publishes it.
@@ -579,7 +630,7 @@ void EngineImpl::commit_run(const RunResult& run) {
                            .computed = run.end_pos,
                            .tokens = ids,
                            .planned_rows = run.planned_rows,
-                           .survivals = run.survivals,
+                           .survivals = calibration_ ? survivals_of(choice, run) : std::vector<float>(),
                            .finished = cut.reason != sampling::StopReason::kNone})) {
     return;
   }
@@ -660,6 +711,7 @@ void EngineImpl::emit(ChoiceState& choice, TokenEvent event) {
   bool is_last = event.finish_reason != FinishReason::kNone;
   r.sink(event);
   if (!is_last) return;
+  if (planner_) planner_->forget(static_cast<int32_t>(choice.seq));
   choices_.erase(static_cast<int32_t>(choice.seq));
   if (++r.num_ended == static_cast<int>(r.choices.size())) requests_.erase(r.id);
 }

@@ -25,6 +25,8 @@
 #include "engine/settings.h"
 #include "grammar/compiler.h"
 #include "model/ranks.h"
+#include "sched/calibration.h"
+#include "sched/draft_planner.h"
 #include "sched/index_ledger.h"
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
@@ -63,6 +65,7 @@ class EngineImpl final : public Engine {
 
   void schedule_loop();
   void execute_loop();
+  Result<void> plan_drafts();
   void compile_grammar(uint64_t request);
   void compiled(uint64_t request, Result<std::shared_ptr<const grammar::Grammar>> grammar);
   void admit(std::unique_ptr<RequestState> state);
@@ -70,6 +73,8 @@ class EngineImpl final : public Engine {
   void dispatch();
   void commit(const StepResult& result);
   void commit_run(const RunResult& run);
+  void learn(const StepResult& result);
+  std::vector<float> survivals_of(const ChoiceState& choice, const RunResult& run);
   void publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason);
   void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error = "", bool is_user_error = false);
   void emit(ChoiceState& choice, TokenEvent event);
@@ -89,6 +94,9 @@ class EngineImpl final : public Engine {
   // Owned by the scheduling thread.
   std::unique_ptr<sched::BlockLedger> ledger_;
   std::unique_ptr<sched::Scheduler> scheduler_;
+  std::unique_ptr<sched::CostModel> cost_;  // of steps; nullptr, like the two below, without drafts
+  std::unique_ptr<sched::DraftPlanner> planner_;
+  std::unique_ptr<sched::Calibration> calibration_;
   std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;
   std::unordered_map<int32_t, ChoiceState*> choices_;  // by sequence
 

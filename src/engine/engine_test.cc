@@ -186,6 +186,28 @@ TEST(Engine, WithoutAsynchronousStepsTokensAreTheSame) {
   EXPECT_EQ(tokens_of((*engine)->generate(mixed_requests(32, (*engine)->config().vocab_size), {})), mixed_alone());
 }
 
+// How many drafts a step verifies depends on what steps cost, so on the clock; tokens must not.
+TEST(Engine, TokensAreTheSameWhateverDraftsAreVerified) {
+  for (int varlen : {-1, 0, 1}) {
+    Settings settings;
+    settings.varlen = varlen;
+    auto engine = EngineImpl::create({.model = kRandom, .num_threads = 2}, settings);
+    ASSERT_TRUE(engine);
+    for (int round = 0; round < 3; ++round) {
+      auto outputs = (*engine)->generate(mixed_requests(32, (*engine)->config().vocab_size), {});
+      EXPECT_EQ(tokens_of(outputs), mixed_alone()) << "mode " << varlen;
+    }
+  }
+}
+
+TEST(Engine, EveryDraftPositionMayHaveItsTemperature) {
+  Settings settings;
+  settings.confidence_temperature = {1, 2};
+  auto engine = EngineImpl::create({.model = kRandom}, settings);
+  ASSERT_FALSE(engine);
+  EXPECT_THAT(engine.error().message, testing::HasSubstr("has 2 values; allowed: one, or 5"));
+}
+
 // Ten sequences that grow to three blocks each, in the blocks of four sequences of four.
 TEST(Engine, PreemptionDoesNotChangeTokens) {
   auto requests = [](const EngineImpl& e) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
+#include <limits>
 
 #include "device/cpu/cpu_stream.h"
 
@@ -61,7 +61,7 @@ Result<std::unique_ptr<Executor>> Executor::create(Parts parts) {
 }
 
 StepResult Executor::execute(StepJob job) {
-  StepResult result{.step = job.plan.step, .num_rows = job.plan.num_rows};
+  StepResult result{.step = job.plan.step, .expected_tokens = job.plan.expected_tokens};
   for (const auto& end : job.plan.ends) {
     auto it = sequences_.find(static_cast<int32_t>(end.seq));
     if (it != sequences_.end() && it->second.epoch == end.epoch) sequences_.erase(it);
@@ -71,16 +71,28 @@ StepResult Executor::execute(StepJob job) {
   result.runs.resize(bound_.size());
   if (bound_.empty()) return result;
 
+  measure(result);
   double t0 = now_us();
   forward();
   double t1 = now_us();
   sample(result.runs);
   double t2 = now_us();
-  propose(result.runs);
+  if (job.plan.proposes) propose(result.runs);
   result.forward_us = t1 - t0;
   result.sampling_us = t2 - t1;
-  result.draft_us = now_us() - t2;
+  if (job.plan.proposes) result.draft_us = now_us() - t2;
   return result;
+}
+
+// The shape of the step, for the cost model.
+void Executor::measure(StepResult& result) const {
+  result.num_rows = static_cast<int>(ids_.size());
+  for (const Bound& b : bound_) {
+    if (!b.run->decode) continue;
+    ++result.num_decodes;
+    result.context_tokens += b.first_pos + b.num_rows;
+  }
+  result.is_decode_only = result.num_decodes == static_cast<int>(bound_.size());
 }
 
 void Executor::start(const sched::PlannedStart& start, StartData data) {
@@ -221,6 +233,8 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     return;
   }
   result.labels = worker.verdict.labels;
+  result.label_logits.assign(s.confidences.begin(),
+                             s.confidences.begin() + static_cast<std::ptrdiff_t>(result.labels.size()));
   for (int k = 0; k < worker.verdict.num_tokens; ++k) {
     sampling::TokenReport& report = worker.verdict.tokens[static_cast<size_t>(k)];
     s.tokens.push_back(report.token);
@@ -283,15 +297,14 @@ void Executor::propose(std::vector<RunResult>& results) {
   for (size_t i = 0; i < drafting_.size(); ++i) {
     Sequence& s = *drafting_[i]->sequence;
     RunResult& result = results[static_cast<size_t>(drafting_[i] - bound_.data())];
-    float survival = 1;
+    s.confidences.clear();
     for (int k = 0; k < s.num_proposed; ++k) {
       s.drafts.push_back(out.tokens.row<int32_t>(k)[i]);
-      size_t t = std::min<size_t>(static_cast<size_t>(k), parts_.confidence_temperature.size() - 1);
-      float temperature = parts_.confidence_temperature.empty() ? 1.0f : parts_.confidence_temperature[t];
-      float logit = std::clamp(out.confidence.f32(static_cast<int64_t>(i))[k], -60.0f, 60.0f) / temperature;
-      survival *= 1.0f / (1.0f + std::exp(-logit));
-      result.survivals.push_back(survival);
+      bool is_grammars = (s.likely_drafts >> k & 1) != 0;
+      s.confidences.push_back(is_grammars ? std::numeric_limits<float>::infinity()
+                                          : out.confidence.f32(static_cast<int64_t>(i))[k]);
     }
+    result.confidences = s.confidences;
   }
 }
 
@@ -306,7 +319,7 @@ void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
 
 // Draft k of a sequence. Once the grammar lets nothing follow, the rest of the block is not proposed.
 int32_t Executor::pick_draft(int k, float* logits, Sequence& s, sampling::Workspace& ws) {
-  if (k == 0) s.num_proposed = 0, s.likely.clear();
+  if (k == 0) s.num_proposed = 0, s.likely_drafts = 0, s.likely.clear();
   if (k >= parts_.num_drafts || s.num_proposed < k) return s.tokens.back();
   bool common = s.spec->verify_mode == sampling::VerifyMode::kNoise;
   sampling::Distribution& law = common ? ws.law : s.draft_laws[static_cast<size_t>(k)];
@@ -327,6 +340,7 @@ int32_t Executor::pick_draft(int k, float* logits, Sequence& s, sampling::Worksp
   if (!s.likely.empty()) {
     law.set_one_hot(s.likely.back());
     s.likely.pop_back();
+    s.likely_drafts |= uint64_t{1} << k;
   } else if (!sampling::shape_row(row, ws, &law)) {
     law.set_one_hot(0);  // no usable logit: any token will do, it is verified
   }

@@ -41,14 +41,20 @@ struct RunResult {
   std::vector<sampling::TokenReport> tokens;  // accepted drafts and the final token; empty for inner chunks
   int64_t first_pos = 0;                      // of the run's first row
   std::vector<sampling::TokenReport> prompt;  // log-probabilities of the prompt tokens after first_pos, one a row
-  std::vector<float> survivals;               // of the drafts just proposed
-  std::vector<float> labels;                  // acceptance probabilities of the verified drafts, for calibration
-  std::optional<Error> error;                 // this sequence cannot go on
+  // The confidence head's logits of the drafts just proposed; +inf: the draft does not come from the head.
+  std::vector<float> confidences;
+  std::vector<float> labels;        // acceptance probabilities of the verified drafts, for calibration
+  std::vector<float> label_logits;  // the head's logits of these
+  std::optional<Error> error;       // this sequence cannot go on
 };
 
 struct StepResult {
   uint64_t step = 0;
   int num_rows = 0;
+  int num_decodes = 0;          // sequences that decoded
+  bool is_decode_only = false;  // no prompt chunk ran: what was measured can be compared
+  int64_t context_tokens = 0;   // that the decode rows' sequences hold
+  double expected_tokens = 0;   // StepPlan's
   std::vector<RunResult> runs;
   double forward_us = 0, sampling_us = 0, draft_us = 0;
 };
@@ -65,7 +71,6 @@ class Executor {
     int num_threads = 1;
     int max_rows = 0, max_logit_rows = 0, max_sequences = 0;
     int num_drafts = 0;
-    std::vector<float> confidence_temperature;  // one a draft position, or empty
   };
 
   static int64_t buffer_bytes(const ModelConfig& config, int max_logit_rows, int max_sequences);
@@ -82,12 +87,14 @@ class Executor {
     std::vector<int32_t> blocks;
     std::vector<int32_t> output;                     // the tokens after the prompt
     std::vector<int32_t> drafts;                     // for the positions after the last token
+    std::vector<float> confidences;                  // the head's logits of the drafts
     std::vector<sampling::Distribution> draft_laws;  // what they were drawn from; unused with common noise
     sampling::TokenCounts counts;
     std::optional<SequenceGrammar> grammar;
     std::optional<Error> failure;  // of its start: told with its first token
     std::vector<int32_t> likely;   // the grammar's next drafts, last first
     int num_proposed = 0;          // drafts of the running draft pass that may be verified
+    uint64_t likely_drafts = 0;    // bit k: draft k of that pass is the grammar's
   };
   struct Bound {  // a run with its rows in place
     const sched::PlannedRun* run = nullptr;
@@ -101,6 +108,7 @@ class Executor {
   explicit Executor(Parts parts);
   void start(const sched::PlannedStart& start, StartData data);
   void bind(const sched::StepPlan& plan);
+  void measure(StepResult& result) const;
   void forward();
   void sample(std::vector<RunResult>& results);
   struct Worker {  // one a thread

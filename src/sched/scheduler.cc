@@ -32,8 +32,9 @@ struct Scheduler::Sequence {
   int inflight_steps = 0;
   int64_t inflight_tokens = 0;
   std::vector<float> survivals;
-  bool prefilled = false;  // the prompt's last chunk was committed: forks may start
-  bool has_forks = false;  // decodes from that commit on only, so that forks find the state behind the prompt
+  bool has_drafts = false;  // the last step planned for it drafts
+  bool prefilled = false;   // the prompt's last chunk was committed: forks may start
+  bool has_forks = false;   // decodes from that commit on only, so that forks find the state behind the prompt
   SequenceStats stats;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
@@ -142,12 +143,21 @@ void Scheduler::plan_decodes(StepPlan& plan) {
   for (Sequence* s : decoding) {
     int limit = s->spec.max_drafts < 0 ? config_.num_drafts : std::min(s->spec.max_drafts, config_.num_drafts);
     int64_t room = s->spec.max_total - s->length() - s->inflight_tokens;  // tokens it may still add
-    limit = static_cast<int>(std::clamp<int64_t>(room - 1, 0, limit));
-    queries.push_back({s->id, limit, s->survivals, s->length()});
+    limit = s->has_drafts ? static_cast<int>(std::clamp<int64_t>(room - 1, 0, limit)) : 0;
+    queries.push_back({.seq = static_cast<int32_t>(s->id),
+                       .limit = limit,
+                       .survivals = s->survivals,
+                       .is_old = s->inflight_steps > 0,
+                       .length = s->length(),
+                       .is_draft_independent = s->spec.is_draft_independent});
   }
   std::vector<int> drafts(queries.size());
   for (size_t i = 0; i < queries.size(); ++i) drafts[i] = queries[i].limit;
-  if (draft_policy_ && !queries.empty()) draft_policy_(queries, drafts);
+  if (draft_policy_) {
+    DraftDecision decision = draft_policy_(queries, drafts);
+    plan.proposes = decision.wants_drafts;
+    plan.expected_tokens = decision.expected_tokens;
+  }
 
   for (size_t i = 0; i < decoding.size(); ++i) {
     Sequence& s = *decoding[i];
@@ -160,6 +170,7 @@ void Scheduler::plan_decodes(StepPlan& plan) {
     int64_t end = s.length() + s.inflight_tokens + run.rows - 1;
     if (!reserve(s, end, run.new_blocks, plan)) continue;
     run.sample = true;
+    s.has_drafts = plan.proposes;
     run.write_floor = s.write_floor;
     run.kept_from = s.kept_from;
     s.inflight_steps += 1;
@@ -248,6 +259,7 @@ void Scheduler::add_chunk(Sequence& s, int rows, StepPlan& plan) {
   run.kept_from = s.kept_from;
   if (s.planned == s.length()) {
     run.sample = true;
+    s.has_drafts = plan.proposes;
     s.decoding = true;
     s.inflight_tokens += 1;
   }
@@ -408,6 +420,7 @@ bool Scheduler::preempt_below(const Sequence& s, StepPlan& plan, int max_priorit
   victim.inflight_steps = 0;
   victim.inflight_tokens = 0;
   victim.survivals.clear();
+  victim.has_drafts = false;
   running_.erase(victim.rank);
   tenants_[victim.spec.tenant].waiting.emplace(victim.rank, &victim);
   return true;

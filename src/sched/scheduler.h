@@ -26,6 +26,7 @@
 
 #include "base/result.h"
 #include "sched/block_ledger.h"
+#include "sched/draft_planner.h"
 #include "sched/plan.h"
 
 namespace deepinfer::sched {
@@ -55,10 +56,11 @@ struct NewSequence {
   int64_t arrival_us = 0;
   std::optional<int64_t> deadline_us;
   ReuseMode reuse = ReuseMode::kBounded;
-  int64_t keep_tokens = 0;     // prompt rows that the consumer layers keep; 0: all (no truncation)
-  int max_drafts = -1;         // -1: the configuration's
-  bool all_logits = false;     // logits of every prompt row (prompt log-probabilities): no truncation, no reuse
-  SeqId leader = kNoSequence;  // fork of this sequence's prompt: waits for its prefill, then copies its state
+  int64_t keep_tokens = 0;            // prompt rows that the consumer layers keep; 0: all (no truncation)
+  int max_drafts = -1;                // -1: the configuration's
+  bool is_draft_independent = false;  // the output does not depend on which drafts are verified
+  bool all_logits = false;            // logits of every prompt row (prompt log-probabilities): no truncation, no reuse
+  SeqId leader = kNoSequence;         // fork of this sequence's prompt: waits for its prefill, then copies its state
 };
 
 // What the executor reports of one run, after the engine has applied the stop rules.
@@ -106,15 +108,9 @@ class Scheduler {
   SequenceStats stats(SeqId seq) const;
   std::span<const int32_t> tokens(SeqId seq) const;
 
-  // Decides how many drafts each decoding sequence verifies: given the survivals of its newest known drafts (one list a
-  // sequence), returns one count each, at most the list's limit. Set by the engine; default: all.
-  struct DraftQuery {
-    SeqId seq;
-    int limit;
-    std::span<const float> survivals;
-    int64_t length;
-  };
-  using DraftPolicy = std::function<void(std::span<const DraftQuery>, std::span<int> drafts)>;
+  // Decides how many drafts each decoding sequence verifies, and whether the step drafts for the next one
+  // (DraftPlanner::plan). Default: all, always.
+  using DraftPolicy = std::function<DraftDecision(std::span<const DraftQuery>, std::span<int> drafts)>;
   void set_draft_policy(DraftPolicy policy) { draft_policy_ = std::move(policy); }
 
   // Every block and slot is accounted for; DI_CHECKs otherwise. For tests and debug builds.
