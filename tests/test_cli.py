@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command import BINARY, FIXTURE, ROOT, TINY, ok, run
+from command import BINARY, FIXTURE, ROOT, TINY, ok, refused, run
 from safetensors.numpy import load_file
 
 STORY = "Once upon a time"
@@ -42,6 +42,31 @@ def test_generate_from_ids_and_chat(tmp_path: Path) -> None:
     chat.write_text(json.dumps(body))
     answer = json.loads(ok("generate", "--chat", chat, "--json", "--max-tokens", 30))
     assert "42" in answer["text"] and answer["finish_reason"] == "stop"
+
+
+def test_generate_follows_a_grammar(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}')
+    story = ("generate", "--prompt", STORY)
+    assert json.loads(ok(*story, "--json-schema", schema))["n"] <= 9
+    assert ok(*story, "--regex", "[ab]{3}!").strip() in {a + b + c + "!" for a in "ab" for b in "ab" for c in "ab"}
+    assert ok(*story, "--choice", "one", "--choice", "two").strip() in ("one", "two")
+    grammar = tmp_path / "grammar.txt"
+    grammar.write_text('root ::= "x" "y"{2}')
+    assert ok(*story, "--grammar", grammar).strip() == "xyy"
+    chat = tmp_path / "chat.json"
+    chat.write_text(
+        '{"messages": [{"role": "user", "content": "Give JSON"}], "thinking": {"type": "disabled"},'
+        ' "response_format": {"type": "json_object"}, "max_tokens": 300}'
+    )
+    assert isinstance(
+        json.loads(ok("generate", "--chat", chat, "--max-tokens", 300, "--temperature", 1, "--seed", 1)), dict
+    )
+    refused(*story, "--regex", "(a", names="so_args.schema")
+    refused(*story, "--regex", "a", "--choice", "b", names="only one of --json-schema")
+    schema.write_text('{"not": {}}')
+    refused(*story, "--json-schema", schema, names="'not' is not supported")
+    refused(*story, "--json-schema", tmp_path / "none.json", names="none.json")
 
 
 def test_generate_repeats_with_a_seed_and_not_without() -> None:

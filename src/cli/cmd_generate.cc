@@ -12,6 +12,8 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
+#include "cli/grammar_flags.h"
+#include "engine/grammar_setup.h"
 #include "text/chat.h"
 #include "text/utf8.h"
 
@@ -21,6 +23,7 @@ namespace {
 struct GenerateOptions {
   EngineFlags engine;
   SamplingFlags sampling{256};
+  GrammarFlags grammar;
   std::string prompt, ids_file, chat_file;
   bool prints_json = false;
 };
@@ -30,6 +33,7 @@ std::atomic<bool> interrupted{false};
 struct Prompt {
   std::vector<int32_t> ids;
   text::OutputFormat format;
+  std::optional<StructuredOutput> constraint;  // that a chat request asks for
   bool is_chat = false;
 };
 
@@ -64,6 +68,7 @@ Result<Prompt> make_prompt(const GenerateOptions& options, const engine::EngineI
     if (!chat.images.empty()) return fail(Code::kUnsupported, "{}: images are not supported yet", options.chat_file);
     DI_TRY(prompt.ids, text::encode_prompt(engine.tokenizer(), chat));
     prompt.format = chat.output;
+    DI_TRY(prompt.constraint, engine::chat_constraint(request, chat));
     prompt.is_chat = true;
   } else {
     if (!text::is_valid_utf8(options.prompt)) return fail(Code::kInvalid, "the prompt is not valid UTF-8");
@@ -108,6 +113,7 @@ Result<void> stream(engine::EngineImpl& engine, Request request) {
   int open = request.sampling.n;
   std::vector<std::string> texts(static_cast<size_t>(open));
   std::string error;
+  bool is_user_error = false;
   auto sink = [&](const TokenEvent& e) {
     if (e.choice == 0 && !e.text.empty()) {
       std::fwrite(e.text.data(), 1, e.text.size(), stdout);
@@ -116,7 +122,7 @@ Result<void> stream(engine::EngineImpl& engine, Request request) {
     std::lock_guard lock(mutex);
     texts[static_cast<size_t>(e.choice)] += e.text;
     if (e.finish_reason == FinishReason::kNone) return;
-    if (e.finish_reason == FinishReason::kError) error = e.error;
+    if (e.finish_reason == FinishReason::kError) error = e.error, is_user_error = e.is_user_error;
     --open;
     done.notify_one();
   };
@@ -128,6 +134,7 @@ Result<void> stream(engine::EngineImpl& engine, Request request) {
     done.wait_for(lock, std::chrono::milliseconds(50));
     if (interrupted && !cancelled) engine.cancel(*id), cancelled = true;
   }
+  if (is_user_error && texts[0].empty()) return fail(Code::kInvalid, "{}", error);
   std::fputc('\n', stdout);
   for (size_t i = 1; i < texts.size(); ++i) std::printf("--- %zu\n%s\n", i, texts[i].c_str());
   if (!error.empty()) return fail(Code::kInternal, "{}", error);
@@ -139,6 +146,15 @@ Result<void> generate(GenerateOptions& options) {
   DI_TRY(auto engine, options.engine.make());
   DI_TRY(Prompt prompt, make_prompt(options, *engine));
   Request request{.prompt = prompt.ids, .sampling = options.sampling.get()};
+  DI_TRY(request.sampling.so_args, options.grammar.get());
+  if (prompt.constraint) {
+    if (request.sampling.so_args) {
+      return fail(Code::kInvalid,
+                  "{} asks for the form of its answer itself; --json-schema and the like cannot be added",
+                  options.chat_file);
+    }
+    request.sampling.so_args = prompt.constraint;
+  }
   std::signal(SIGINT, [](int) { interrupted = true; });
   if (!options.prints_json) return stream(*engine, std::move(request));
   std::vector<Request> requests;
@@ -157,6 +173,7 @@ void add_generate(Command& app, int& exit_code) {
   Command command = app.subcommand("generate", "continue a prompt");
   options->engine.add_to(command);
   options->sampling.add_to(command);
+  options->grammar.add_to(command);
   command.option("--prompt", options->prompt, "text to continue; control tokens in it are read as such");
   command.option("--ids", options->ids_file, "file with a JSON list of token ids");
   command.option("--chat", options->chat_file, "file with a chat request (messages, tools, ...)");

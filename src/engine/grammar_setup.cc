@@ -31,6 +31,13 @@ Result<std::string> format_of(const text::OutputConstraint& constraint) {
   }
 }
 
+// Whether the answer's form was asked for. Tools alone leave the model free to call them as it was trained to.
+bool is_constrained(const text::ChatRequest& chat) {
+  if (chat.tools.empty()) return chat.format != text::ResponseFormat::kText;
+  bool is_strict = std::any_of(chat.tools.begin(), chat.tools.end(), [](const auto& tool) { return tool.is_strict; });
+  return is_strict || chat.is_single_call || chat.tool_choice == text::ToolChoice::kRequired;
+}
+
 // The part of the answer that the prompt already holds.
 std::string text_so_far(const text::ChatRequest& request, text::OutputFormat::Start start) {
   const text::Message& last = request.messages.back();
@@ -58,7 +65,7 @@ grammar::Vocabulary grammar_vocabulary(const text::Tokenizer& tokenizer, int voc
 Result<std::optional<StructuredOutput>> chat_constraint(const text::ChatRequest& request,
                                                         const text::ChatPrompt& prompt) {
   using Start = text::OutputFormat::Start;
-  if (prompt.constraint.kind == Kind::kNone) return std::nullopt;
+  if (prompt.constraint.kind == Kind::kNone || !is_constrained(request)) return std::nullopt;
   auto format = format_of(prompt.constraint);
   if (!format) {
     bool is_tools = prompt.constraint.kind == Kind::kToolCall || prompt.constraint.kind == Kind::kToolCallRequired;

@@ -14,8 +14,9 @@ namespace deepinfer::engine {
 // Added tokens are control tokens: only those that an answer may spell are known, and to structural tags alone.
 grammar::Vocabulary grammar_vocabulary(const text::Tokenizer& tokenizer, int vocab, int32_t eos_id);
 
-// so_args for SamplingParams from the request's tools and response_format; nothing if the answer is free. Reasoning
-// stays free: what is wanted begins behind </think>. Errors name the tool or the response_format.
+// so_args for SamplingParams from the request's tools and response_format; nothing if the answer is free. Tools
+// constrain only where it is asked for: with `strict`, a required call, or a single one. Reasoning stays free: what is
+// wanted begins behind </think>. Errors name the tool or the response_format.
 Result<std::optional<StructuredOutput>> chat_constraint(const text::ChatRequest& request,
                                                         const text::ChatPrompt& prompt);
 
