@@ -22,8 +22,8 @@ TEXT
 
 # What the command line needs, what the rest needs on top.
 run_packages=(g++ cmake ninja-build ccache mold pkg-config libboost1.81-dev libboost-json1.81-dev libssl-dev libspdlog-dev
-  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev prometheus-cpp-dev python3-venv)
-all_packages=("${run_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev git)
+  libfmt-dev libcli11-dev libexpected-dev libxxhash-dev)
+all_packages=("${run_packages[@]}" prometheus-cpp-dev python3-venv libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev git)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
@@ -54,26 +54,31 @@ venv() {
 configure_and_build() {
   local preset=$1
   shift
-  [ -x .venv/bin/python ] || python3 -m venv .venv
-  .venv/bin/python scripts/fetch_xgrammar.py
   cmake --preset "$preset" "$@" >/dev/null
   cmake --build --preset "$preset"
 }
 
 link_binary() { ln -sfn "build/$1/bin/deepinfer" deepinfer; }
 
+# Without the HTTP service and structured outputs, in large units: the first token comes within minutes of a clone.
 build_run() {
   install "${run_packages[@]}"
   configure_and_build run
   link_binary run
 }
 
+# What every other build needs.
+prepare() {
+  install "${all_packages[@]}" "$@"
+  venv -r scripts/requirements-dev.txt
+  .venv/bin/python scripts/fetch_xgrammar.py
+}
+
 # The package of this source tree, importable from .venv.
 link_package() { echo "$PWD/python" >"$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/deepinfer.pth"; }
 
 build_all() {
-  install "${all_packages[@]}"
-  venv -r scripts/requirements-dev.txt
+  prepare
   link_package
   configure_and_build release -DDI_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
   link_binary release
@@ -102,9 +107,9 @@ case "${1:-all}" in
   all) build_all ;;
   test) build_all && run_tests ;;
   bench) build_all && configure_and_build release -DDI_BENCH=ON && scripts/run_bench.sh ;;
-  fuzz) install "${all_packages[@]}" "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
+  fuzz) prepare "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
   sanitize)
-    install "${all_packages[@]}"
+    prepare
     for preset in asan tsan; do
       configure_and_build "$preset"
       ctest --preset "$preset" -L fast

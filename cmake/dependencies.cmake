@@ -7,8 +7,10 @@ find_package(OpenSSL REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(tl-expected REQUIRED)
-# Its package file wants libcurl for the push client, which is not used.
-find_library(DI_PROMETHEUS prometheus-cpp-core REQUIRED)
+if(DI_SERVER)
+  # Its package file wants libcurl for the push client, which is not used.
+  find_library(DI_PROMETHEUS prometheus-cpp-core REQUIRED)
+endif()
 
 add_library(di_boost_json INTERFACE)
 target_link_libraries(di_boost_json INTERFACE Boost::json tl::expected)

@@ -1,17 +1,35 @@
 # One folder under src/ is one target.
 #
-#   di_folder(<name> DEPENDS <targets...> [EXECUTABLE <binary>])
+#   di_folder(<name> DEPENDS <targets...> [EXECUTABLE <binary>] [OPTION <option>])
 #
 # Sources are all *.cc below src/<name>, tests all *_test.cc beside them (one test program a folder, label `fast`;
 # files called *_slow_test.cc form a second program with the label `slow`, those called *_gpu_test.cc a third that needs
 # a GPU and that CTest does not know). Units that need an instruction set's flags live in kernels/cpu/<isa>/ and get
-# them in isa.cmake. Folders called cuda/ belong to DI_CUDA; without it their none.cc stands for them.
+# them in isa.cmake. Folders called cuda/ belong to DI_CUDA, those called xgrammar/ to DI_GRAMMAR, a folder with an
+# OPTION to that; where the option is off their none.cc stands for them.
 
 include(GoogleTest)
 include(isa)
 
+# Of the files in the folders called <part>/ in `list`, keeps none.cc if the option is off, and the others if it is on.
+function(di_optional_part list part option)
+  set(files ${${list}})
+  if(${option})
+    list(FILTER files EXCLUDE REGEX "/${part}/none\\.cc$")
+  else()
+    set(absent ${files})
+    list(FILTER absent INCLUDE REGEX "/${part}/none\\.cc$")
+    list(FILTER files EXCLUDE REGEX "/${part}/")
+    list(APPEND files ${absent})
+  endif()
+  set(${list} ${files} PARENT_SCOPE)
+endfunction()
+
+# Folders whose files cannot share a unit: they repeat local names, or switch instruction sets in mid-file.
+set(DI_SMALL_UNITS cli engine grammar sampling)
+
 function(di_folder name)
-  cmake_parse_arguments(ARG "" "EXECUTABLE" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXECUTABLE;OPTION" "DEPENDS" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${dir}/*.cc ${dir}/*.cu)
   set(tests ${all})
@@ -27,17 +45,16 @@ function(di_folder name)
   list(FILTER main INCLUDE REGEX "/main\\.cc$")
   list(FILTER all EXCLUDE REGEX "/main\\.cc$")
 
-  set(cuda ${all})
-  list(FILTER cuda INCLUDE REGEX "/cuda/")
-  list(FILTER all EXCLUDE REGEX "/cuda/")
-  set(absent ${cuda})
-  list(FILTER absent INCLUDE REGEX "/cuda/none\\.cc$")
-  list(FILTER cuda EXCLUDE REGEX "/cuda/none\\.cc$")
-  if(DI_CUDA)
-    list(APPEND all ${cuda})
+  if(ARG_OPTION AND NOT ${ARG_OPTION})
+    list(FILTER all INCLUDE REGEX "src/${name}/none\\.cc$")
+    set(tests)
+    set(slow_tests)
+    set(gpu_tests)
   else()
-    list(APPEND all ${absent})
+    list(FILTER all EXCLUDE REGEX "src/${name}/none\\.cc$")
   endif()
+  di_optional_part(all cuda DI_CUDA)
+  di_optional_part(all xgrammar DI_GRAMMAR)
 
   if(all)
     add_library(di_${name} STATIC ${all})
@@ -49,7 +66,10 @@ function(di_folder name)
   endif()
   target_include_directories(di_${name} ${kind} ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   target_link_libraries(di_${name} ${kind} ${ARG_DEPENDS} di_options)
-  if(DI_CUDA AND cuda)
+  if(DI_LARGE_UNITS AND NOT name IN_LIST DI_SMALL_UNITS)
+    set_target_properties(di_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  endif()
+  if(DI_CUDA AND all MATCHES "/cuda/")
     target_link_libraries(di_${name} ${kind} CUDA::cudart_static)
   endif()
 

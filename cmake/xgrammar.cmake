@@ -1,7 +1,7 @@
 # xgrammar as a static library, from its pinned source distribution (scripts/fetch_xgrammar.py).
 #
 # Its own CMake files turn on link-time optimisation and -Werror for the compilers of its makers; here it is built like
-# everything else. XGRAMMAR_LOG_CUSTOMIZE: warnings and errors go to src/grammar/library_log.cc.
+# everything else. XGRAMMAR_LOG_CUSTOMIZE: warnings and errors go to src/grammar/xgrammar/library_log.cc.
 
 set(DI_XGRAMMAR_DIR ${CMAKE_SOURCE_DIR}/build/third_party/xgrammar-0.2.9)
 if(NOT EXISTS ${DI_XGRAMMAR_DIR}/LICENSE)

@@ -9,7 +9,7 @@
 namespace deepinfer::sched {
 namespace {
 
-std::size_t at(int i) {
+std::size_t index_of(int i) {
   return static_cast<std::size_t>(i);
 }
 
@@ -24,12 +24,12 @@ std::vector<int32_t> best_indices(const Survivals& s, int count) {
   std::vector<int32_t> order(s.values.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   auto is_before = [&](int32_t a, int32_t b) {
-    double x = s.values[at(a)], y = s.values[at(b)];
+    double x = s.values[index_of(a)], y = s.values[index_of(b)];
     return x != y ? x > y : a < b;
   };
   if (count < static_cast<int>(order.size())) {
     std::nth_element(order.begin(), order.begin() + count, order.end(), is_before);
-    order.resize(at(count));
+    order.resize(index_of(count));
   }
   return order;
 }
@@ -37,7 +37,7 @@ std::vector<int32_t> best_indices(const Survivals& s, int count) {
 }  // namespace
 
 Survivals Survivals::zeros(int num_seqs, int max_draft) {
-  return {num_seqs, max_draft, std::vector<double>(at(num_seqs) * at(max_draft), 0.0)};
+  return {num_seqs, max_draft, std::vector<double>(index_of(num_seqs) * index_of(max_draft), 0.0)};
 }
 
 void Survivals::set_from_confidences(int seq, std::span<const float> confidences) {
@@ -89,9 +89,9 @@ std::vector<double> staircase_cost(std::span<const Tier> tiers, double slope_ms_
 
 std::vector<int> split_rows(const Survivals& s, int total_rows) {
   DI_CHECK(total_rows >= s.num_seqs, "{} rows for {} sequences", total_rows, s.num_seqs);
-  std::vector<int> rows(at(s.num_seqs), 1);
+  std::vector<int> rows(index_of(s.num_seqs), 1);
   if (s.max_draft == 0) return rows;
-  for (int32_t index : best_indices(s, total_rows - s.num_seqs)) ++rows[at(index / s.max_draft)];
+  for (int32_t index : best_indices(s, total_rows - s.num_seqs)) ++rows[index_of(index / s.max_draft)];
   return rows;
 }
 
@@ -125,7 +125,7 @@ std::vector<double> tier_tokens(const Survivals& s, std::span<const Tier> tiers)
     }
     double tokens = s.num_seqs;
     int extra = rows_within(s, tiers[t].rows) - s.num_seqs;
-    for (int i = 0; i < extra; ++i) tokens += sorted[at(i)];
+    for (int i = 0; i < extra; ++i) tokens += sorted[index_of(i)];
     out[t] = tokens;
   }
   return out;

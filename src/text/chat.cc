@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kSystem = "<｜System｜>", kUser = "<｜User｜>", kAssistant = "<｜Assistant｜>";
 constexpr std::string_view kReminder = "<｜latest_reminder｜>", kAction = "<｜action｜>";
-constexpr std::string_view kThink = "<think>", kEndThink = "</think>", kDsml = "｜DSML｜";
+constexpr std::string_view kDsml = "｜DSML｜";
 constexpr std::string_view kFimBegin = "<｜fim▁begin｜>", kFimHole = "<｜fim▁hole｜>", kFimEnd = "<｜fim▁end｜>";
 
 // Control tokens of our own constants, and of an assistant's visible text.

@@ -17,6 +17,7 @@ namespace deepinfer::text {
 
 inline constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
 inline constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+inline constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 inline constexpr std::string_view kDefaultImageToken = "<｜deepseek_image｜>";
 
 struct ChatOptions {

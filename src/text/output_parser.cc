@@ -5,14 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "text/chat.h"
 #include "text/json_tree.h"
 
 namespace deepinfer::text {
 namespace {
 
 // All markers begin with their only '<', so a mismatch can only restart at the mismatching byte.
-constexpr std::string_view kThink = "<think>", kEndThink = "</think>", kEos = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kDsml = "<｜DSML｜", kEndDsml = "</｜DSML｜";
+constexpr std::string_view kOpenDsml = "<｜DSML｜", kCloseDsml = "</｜DSML｜";
 
 constexpr std::string_view kInvoke = "invoke name=\"", kParameter = "parameter name=\"";
 // The blank behind the marker is missing in the older spelling.
@@ -117,7 +117,7 @@ OutputParser::Marker OutputParser::match_marker() const {
   };
   bool is_repeated_think = state_ == State::kReasoning && is_at_start_;
   const std::array<Candidate, 4> candidates = {{{kEndThink, Marker::kEndThink, true},
-                                                {kDsml, Marker::kDsml, format_.parses_tool_calls},
+                                                {kOpenDsml, Marker::kDsml, format_.parses_tool_calls},
                                                 {kThink, Marker::kThink, is_repeated_think},
                                                 {kEos, Marker::kEos, true}}};
   Marker best = Marker::kNone;
@@ -221,7 +221,7 @@ void OutputParser::scan_params(std::string_view& text) {
     tail_.clear();
     key_.clear();
     state_ = State::kKey;
-  } else if (tail_.ends_with(kEndDsml)) {
+  } else if (tail_.ends_with(kCloseDsml)) {
     // The tail stays: if this tag closes the whole block, Calls sees it.
     emit(OutputDelta::Kind::kArguments, keys_.empty() ? "{}" : "}");
     state_ = State::kCalls;
@@ -264,14 +264,14 @@ void OutputParser::scan_value(std::string_view& text) {
     text.remove_prefix(n);
     if (text.empty()) return;
   }
-  if (text[0] != kEndDsml[marker_.size()]) {
+  if (text[0] != kCloseDsml[marker_.size()]) {
     value_text(marker_);
     marker_.clear();
     return;
   }
   marker_ += text[0];
   text.remove_prefix(1);
-  if (marker_ != kEndDsml) return;
+  if (marker_ != kCloseDsml) return;
   marker_.clear();
   end_value();
 }

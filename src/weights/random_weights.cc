@@ -10,7 +10,7 @@
 namespace deepinfer::weights {
 namespace {
 
-constexpr int kGroup = 32;       // columns that share a scale
+constexpr int kScaleGroup = 32;  // columns that share a scale
 constexpr int kPlainGroup = 16;  // values of a bf16 or f32 group: four hashes of four 16-bit picks
 
 uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
@@ -100,20 +100,20 @@ void RandomTensor::group(int64_t index, std::byte* out) const {
   const uint64_t counter = key_ + static_cast<uint64_t>(index) * 4 * 0x9e3779b97f4a7c15;
   for (uint64_t i = 0; i < 4; ++i) words[i] = mix(counter + i * 0x9e3779b97f4a7c15);
   if (spec_.is_quantised()) {
-    uint8_t picks[kGroup];
+    uint8_t picks[kScaleGroup];
     std::memcpy(picks, words, sizeof picks);
     int64_t scale_index = index;
     if (spec_.kind == Kind::kFp8) {
-      const int64_t groups = spec_.cols / kGroup;
-      scale_index = index / groups / kGroup * groups + index % groups;
+      const int64_t groups = spec_.cols / kScaleGroup;
+      scale_index = index / groups / kScaleGroup * groups + index % groups;
     }
     const uint8_t* table = code_tables_[has_larger_scale(scale_index)];
     auto* bytes = reinterpret_cast<uint8_t*>(out);
     if (spec_.kind == Kind::kFp4) {
-      for (int i = 0; i < kGroup / 2; ++i)
+      for (int i = 0; i < kScaleGroup / 2; ++i)
         bytes[i] = static_cast<uint8_t>(table[picks[2 * i]] | table[picks[2 * i + 1]] << 4);
     } else {
-      for (int i = 0; i < kGroup; ++i) bytes[i] = table[picks[i]];
+      for (int i = 0; i < kScaleGroup; ++i) bytes[i] = table[picks[i]];
     }
     return;
   }
@@ -137,8 +137,8 @@ void RandomTensor::group(int64_t index, std::byte* out) const {
 void RandomTensor::codes(int64_t offset, std::span<std::byte> out) const {
   const int64_t group_bytes = spec_.kind == Kind::kF32    ? 4 * kPlainGroup
                               : spec_.kind == Kind::kBF16 ? 2 * kPlainGroup
-                              : spec_.kind == Kind::kFp4  ? kGroup / 2
-                                                          : kGroup;
+                              : spec_.kind == Kind::kFp4  ? kScaleGroup / 2
+                                                          : kScaleGroup;
   const int64_t end = offset + static_cast<int64_t>(out.size());
   std::byte part[4 * kPlainGroup];
   for (int64_t g = offset / group_bytes; g * group_bytes < end; ++g) {

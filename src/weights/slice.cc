@@ -5,7 +5,7 @@
 namespace deepinfer::weights {
 namespace {
 
-constexpr int64_t kGroup = 32;
+constexpr int64_t kScaleBlock = 32;
 
 int64_t bytes_of_columns(Kind kind, int64_t cols) {
   switch (kind) {
@@ -23,7 +23,7 @@ int64_t bytes_of_columns(Kind kind, int64_t cols) {
 }  // namespace
 
 int64_t scale_group_rows(Kind kind) {
-  return kind == Kind::kFp8 ? kGroup : 1;
+  return kind == Kind::kFp8 ? kScaleBlock : 1;
 }
 
 ByteRect code_rect(const WeightSpec& spec, const Slice& s) {
@@ -37,9 +37,9 @@ ByteRect code_rect(const WeightSpec& spec, const Slice& s) {
 ByteRect scale_rect(const WeightSpec& spec, const Slice& s) {
   if (!spec.is_quantised()) return {};
   const int64_t stride = spec.scale_cols(), group = scale_group_rows(spec.kind), first = s.row_begin / group;
-  return {.offset = first * stride + s.col_begin / kGroup,
+  return {.offset = first * stride + s.col_begin / kScaleBlock,
           .stride = stride,
-          .row_bytes = ceil_div(s.cols(), kGroup),
+          .row_bytes = ceil_div(s.cols(), kScaleBlock),
           .rows = ceil_div(s.row_end, group) - first};
 }
 
@@ -53,9 +53,9 @@ Result<void> check_slice(const WeightSpec& spec, const Slice& s) {
   auto is_border = [](int64_t at, int64_t size, int64_t group) { return at % group == 0 || at == size; };
   const int64_t group = scale_group_rows(spec.kind);
   if (!is_border(s.row_begin, spec.rows, group) || !is_border(s.row_end, spec.rows, group) ||
-      !is_border(s.col_begin, spec.cols, kGroup) || !is_border(s.col_end, spec.cols, kGroup)) {
+      !is_border(s.col_begin, spec.cols, kScaleBlock) || !is_border(s.col_end, spec.cols, kScaleBlock)) {
     return fail(Code::kInvalid, "slice rows {}..{}, columns {}..{} of {} cuts a scale group of {} x {}", s.row_begin,
-                s.row_end, s.col_begin, s.col_end, spec.name, group, kGroup);
+                s.row_end, s.col_begin, s.col_end, spec.name, group, kScaleBlock);
   }
   return {};
 }

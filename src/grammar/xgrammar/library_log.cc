@@ -1,4 +1,4 @@
-#include "grammar/library_log.h"
+#include "grammar/xgrammar/library_log.h"
 
 #include <stdexcept>
 

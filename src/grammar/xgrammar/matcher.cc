@@ -6,8 +6,8 @@
 #include <exception>
 
 #include "base/check.h"
-#include "grammar/compiled.h"
 #include "grammar/limits.h"
+#include "grammar/xgrammar/compiled.h"
 
 namespace deepinfer::grammar {
 

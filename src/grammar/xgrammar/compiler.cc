@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <exception>
 
-#include "grammar/compiled.h"
-#include "grammar/library_log.h"
 #include "grammar/limits.h"
+#include "grammar/xgrammar/compiled.h"
+#include "grammar/xgrammar/library_log.h"
 
 namespace deepinfer::grammar {
 namespace {
