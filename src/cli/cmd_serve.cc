@@ -19,7 +19,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1", unix_path, sampling = "requested";
   int port = 8000;
   int64_t max_body_mb = 32, header_s = 10, body_s = 120, idle_s = 75, write_s = 30, drain_s = 60, stored_s = 3600;
-  int64_t max_buffered_kb = 1024;
+  int64_t max_buffered_kb = 1024, max_total_mb = 1024;
 };
 
 serve::ServeOptions options_of(const ServeFlags& f) {
@@ -27,6 +27,7 @@ serve::ServeOptions options_of(const ServeFlags& f) {
   if (!f.unix_path.empty()) o.addresses.push_back({.unix_path = f.unix_path});
   if (f.unix_path.empty() || f.port >= 0) o.addresses.push_back({.host = f.host, .port = std::max(0, f.port)});
   o.http.max_body_bytes = f.max_body_mb << 20;
+  o.http.max_total_body_bytes = f.max_total_mb << 20;
   o.http.max_buffered_bytes = f.max_buffered_kb << 10;
   o.http.header_timeout = std::chrono::seconds(f.header_s);
   o.http.body_timeout = std::chrono::seconds(f.body_s);
@@ -88,6 +89,9 @@ void add_service_options(Command& command, ServeFlags& f) {
 void add_limit_options(Command& command, ServeFlags& f) {
   serve::ServeOptions& o = f.serve;
   command.option("--max-body-mb", f.max_body_mb, "largest request body").in_range(1, 4096).show_default();
+  command.option("--max-total-body-mb", f.max_total_mb, "bodies of all requests that are being read or answered")
+      .in_range(1, 1 << 20)
+      .show_default();
   command.option("--max-connections", o.http.max_connections, "open connections").in_range(1, 1 << 20).show_default();
   command.option("--max-requests", o.max_requests, "requests that run or wait").in_range(1, 1 << 20).show_default();
   command.option("--max-wait", o.max_wait_s, "predicted seconds to the first token beyond which requests are refused")

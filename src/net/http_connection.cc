@@ -1,6 +1,6 @@
 #include "net/http_connection.h"
 
-#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <boost/beast/http/parser.hpp>
@@ -144,6 +144,10 @@ bool HttpConnection::parse_some() {
   std::size_t used = parser_->put(boost::asio::const_buffer(input_.data(), input_.size()), ec);
   input_.erase(0, used);
   if (ec == http::error::need_more) ec = {};
+  if (!count_body(used)) {
+    refuse(503, "the requests that are being read and answered hold too many bytes; try again");
+    return false;
+  }
   if (ec == http::error::body_limit) {
     refuse(413, fmt::format("the body is larger than the limit of {} bytes", owner_.options().limits.max_body_bytes));
     return false;
@@ -164,6 +168,16 @@ bool HttpConnection::parse_some() {
     return true;
   }
   return used > 0;
+}
+
+bool HttpConnection::count_body(std::size_t bytes) {
+  if (!owner_.add_body_bytes(static_cast<int64_t>(bytes))) return false;
+  body_bytes_ += static_cast<int64_t>(bytes);
+  return true;
+}
+
+void HttpConnection::release_body() {
+  owner_.add_body_bytes(-std::exchange(body_bytes_, 0));
 }
 
 void HttpConnection::begin_message() {
@@ -252,6 +266,7 @@ void HttpConnection::end_exchange() {
   began_ = Loop::Clock::now();
   std::shared_ptr<Exchange> ended = std::move(exchange_);
   exchange_.reset();
+  release_body();
   if (ended) static_cast<HttpExchange&>(*ended).detach(CloseReason::kDone);
   if (state_ == State::kClosed) return;
   flush();
@@ -267,6 +282,7 @@ void HttpConnection::end_exchange() {
 void HttpConnection::refuse(int status, const std::string& message) {
   keeps_alive_ = false;
   parser_.reset();
+  release_body();
   HttpResponse response = owner_.options().refuse(status, message);
   send_head(response.status, response.headers, static_cast<int64_t>(response.body.size()));
   send(response.body);
@@ -351,6 +367,7 @@ void HttpConnection::close(CloseReason reason) {
   auto self = shared_from_this();
   state_ = State::kClosed;
   transport_->close();
+  release_body();
   std::shared_ptr<Exchange> cut = std::move(exchange_);
   exchange_.reset();
   out_.clear();

@@ -25,6 +25,8 @@ class ConnectionOwner {
   virtual ~ConnectionOwner() = default;
   virtual const HttpServerOptions& options() const = 0;
   virtual bool keeps_alive() const = 0;
+  // Counts bytes of bodies; false, and nothing is counted, if that exceeds the limit.
+  virtual bool add_body_bytes(int64_t bytes) = 0;
   virtual void on_closed(HttpConnection& connection) = 0;
 };
 
@@ -53,6 +55,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void parse();
   bool parse_some();
   void begin_message();
+  bool count_body(std::size_t bytes);
+  void release_body();
   void on_header();
   void begin_exchange();
 
@@ -75,6 +79,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string input_;        // read, not yet parsed
   std::unique_ptr<Parser> parser_;
   bool is_reading_ = false, is_parsing_ = false;
+  int64_t body_bytes_ = 0;  // counted by the owner
 
   std::string out_, writing_;  // to be written next; being written
   std::size_t written_ = 0;

@@ -80,6 +80,11 @@ class HttpServerImpl final : public HttpServer, public ConnectionOwner {
  private:
   const HttpServerOptions& options() const override { return options_; }
   bool keeps_alive() const override { return keeps_alive_; }
+  bool add_body_bytes(int64_t bytes) override {
+    if (bytes > 0 && body_bytes_ + bytes > options_.limits.max_total_body_bytes) return false;
+    body_bytes_ += bytes;
+    return true;
+  }
   void on_closed(HttpConnection& connection) override { connections_.erase(&connection); }
 
   Result<void> bind_tcp(const ListenAddress& a) {
@@ -183,6 +188,7 @@ class HttpServerImpl final : public HttpServer, public ConnectionOwner {
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections_;
   std::vector<std::shared_ptr<HttpConnection>> sweep_list_;
   bool keeps_alive_ = true;
+  int64_t body_bytes_ = 0;  // of all connections
 };
 
 }  // namespace

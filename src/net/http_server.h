@@ -24,6 +24,7 @@ namespace deepinfer::net {
 
 struct HttpLimits {
   int64_t max_body_bytes = 32 << 20;
+  int64_t max_total_body_bytes = int64_t{1} << 30;  // of all requests that are being read or answered, headers included
   int max_header_bytes = 32 << 10;
   int max_connections = 8192;
   int64_t max_buffered_bytes = 1 << 20;  // of one stream that its reader does not take

@@ -341,7 +341,10 @@ void Generations::on_closed(uint64_t run_id, net::CloseReason reason) {
 void Generations::remove(Run& run) {
   run.is_over = true;
   admission_.release(run.ticket);
-  for (const std::string& id : {run.plan.id, run.call->request_id}) by_id_.erase(id);
+  for (const std::string& id : {run.plan.id, run.call->request_id}) {
+    auto it = by_id_.find(id);
+    if (it != by_id_.end() && it->second == run.id) by_id_.erase(it);  // a client may have used an id twice
+  }
   runs_.erase(run.id);
 }
 

@@ -56,6 +56,7 @@ class ServerImpl final : public Server {
   std::vector<std::string> urls() const override { return http_->urls(); }
 
   Result<void> run(std::function<Result<LoadedModel>()> load) override {
+    std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may go away
     loop_.on_signals({SIGTERM, SIGINT, SIGHUP}, [this](int number) { on_signal(number); });
     loader_ = std::thread([this, load = std::move(load)] {
       // Shared by this thread and the loop, one after the other.

@@ -9,6 +9,7 @@ namespace deepinfer::serve::openai {
 namespace {
 
 constexpr int kMaxPrompts = 128;
+constexpr int64_t kMaxChoices = 256;
 constexpr int64_t kUsualTokens = 16;  // the API's default
 constexpr std::size_t kMaxPromptTokens = std::size_t{1} << 21;
 
@@ -77,6 +78,10 @@ ApiResult<> check_combinations(const CompletionFields& f) {
   if (f.best_of > f.sampling.n)
     return bad_field("best_of", fmt::format("best_of {} above n {} is not supported: answers are not ranked", f.best_of,
                                             f.sampling.n));
+  int64_t num_choices = static_cast<int64_t>(f.texts.size() + f.ids.size()) * f.sampling.n;
+  if (num_choices > kMaxChoices)
+    return bad_field("n", fmt::format("n {} for {} prompts makes {} choices; the limit is {}", f.sampling.n,
+                                      f.texts.size() + f.ids.size(), num_choices, kMaxChoices));
   if (!f.suffix.empty() && f.echoes) return bad_field("echo", "echo true cannot be combined with a suffix");
   if (!f.suffix.empty() && !f.ids.empty())
     return bad_field("suffix", "suffix needs a prompt of text, not of token ids");
