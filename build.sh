@@ -13,6 +13,7 @@ usage() {
 ./build.sh run        install what is missing, build the command line with the CPU backend, then let the built-in model write
 ./build.sh            install, build everything: ./deepinfer and the Python package
 ./build.sh test       the same, then every test that needs no GPU
+./build.sh gpu-test   build with CUDA, then the tests and benchmarks of the GPU backend; needs a GPU
 ./build.sh bench      benchmarks, with ratios to this machine's limits
 ./build.sh fuzz [S]   every fuzz target for S seconds (default 30)
 ./build.sh sanitize   the fast tests under the address, undefined-behaviour and thread sanitizers
@@ -51,6 +52,10 @@ venv() {
   .venv/bin/python -m pip install -q --disable-pip-version-check "$@"
 }
 
+# Where nvcc is, the GPU backend is built as well; a GPU is needed to use it, not to build it.
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+cuda_switch() { if has_nvcc; then echo -DDI_CUDA=ON; else echo -DDI_CUDA=OFF; fi; }
+
 configure_and_build() {
   local preset=$1
   shift
@@ -80,7 +85,7 @@ link_package() { echo "$PWD/python" >"$(.venv/bin/python -c 'import site; print(
 build_all() {
   prepare
   link_package
-  configure_and_build release -DDI_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
+  configure_and_build release "$(cuda_switch)" -DDI_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
   link_binary release
 }
 
@@ -106,6 +111,12 @@ case "${1:-all}" in
   run) build_run && run_demo ;;
   all) build_all ;;
   test) build_all && run_tests ;;
+  gpu-test)
+    has_nvcc || { echo "nvcc was not found: install the CUDA toolkit 13, or put nvcc on the PATH" >&2; exit 2; }
+    prepare
+    configure_and_build cuda -DDI_BENCH=ON
+    scripts/gpu_check.sh build/cuda build/gpu
+    ;;
   bench) build_all && configure_and_build release -DDI_BENCH=ON && scripts/run_bench.sh ;;
   fuzz) prepare "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
   sanitize)

@@ -1,7 +1,7 @@
 // The kernels of the CUDA backend at the released widths, against the machine's limits.
 //
-//   bench_gpu [filter]          each line: time, bytes over time with its share of the measured copy bandwidth, flops
-//   over
+//   bench_gpu [FILTER]          cases whose name holds FILTER, or begins with it as printed. Each line: time, bytes
+//   over time with its share of the measured copy bandwidth, flops over
 //                               time with its share of the BF16 peak
 //
 // Every case is recorded as a graph of several calls over different weights, together larger than the second-level
@@ -66,6 +66,12 @@ class Bench {
   Ops& ops() { return *ops_; }
   Stream& stream() { return *stream_; }
   bool wants(const std::string& name) const { return filter_.empty() || name.find(filter_) != std::string::npos; }
+
+  // Whether a case whose name begins like this may be wanted.
+  bool might_want(const std::string& begin) const {
+    const size_t n = std::min(begin.size(), filter_.size());
+    return wants(begin) || filter_.compare(0, n, begin, 0, n) == 0;
+  }
 
   DeviceBuffer allocate(int64_t bytes) {
     auto buffer = device_.allocate(bytes);
@@ -202,19 +208,19 @@ void bench_linear(Bench& b) {
         Case{"wq_a", Weight::Kind::kFp8, 1280, 5120}, Case{"shared_w13", Weight::Kind::kFp8, 4608, 5120},
         Case{"router_bf16", Weight::Kind::kBF16, 384, 5120}, Case{"head_bf16", Weight::Kind::kBF16, 129280, 5120}}) {
     const int64_t bytes = Bench::weight_bytes(c.kind, c.rows, c.cols);
-    if (!b.wants(fmt::format("linear {}", c.name))) continue;
+    if (!b.might_want(fmt::format("linear {} [{}, {}] x ", c.name, c.rows, c.cols))) continue;
     const int calls = calls_for(bytes);
     std::vector<Weight> weights;
     for (int i = 0; i < calls; ++i) weights.push_back(b.weight(c.kind, c.rows, c.cols));
     for (int64_t tokens : {1, 4, 16, 64, 256, 1024, 4096}) {
-      if (tokens > 64 && c.rows > 100000) continue;
+      const std::string name = fmt::format("linear {} [{}, {}] x {}", c.name, c.rows, c.cols, tokens);
+      if ((tokens > 64 && c.rows > 100000) || !b.wants(name)) continue;
       const TensorView x = b.floats(DType::kBF16, tokens, c.cols), y = b.floats(DType::kBF16, tokens, c.rows);
       const double us = b.time(calls, [&](int i) {
         const kernels::LinearJob job{.weight = weights[static_cast<size_t>(i)], .y = y};
         b.ops().linear(b.stream(), {.x = x, .jobs = {&job, 1}});
       });
-      b.report(fmt::format("linear {} [{}, {}] x {}", c.name, c.rows, c.cols, tokens), us, static_cast<double>(bytes),
-               2.0 * static_cast<double>(tokens * c.rows * c.cols));
+      b.report(name, us, static_cast<double>(bytes), 2.0 * static_cast<double>(tokens * c.rows * c.cols));
     }
     b.clear();
   }
@@ -223,7 +229,7 @@ void bench_linear(Bench& b) {
 void bench_moe(Bench& b) {
   const int64_t d = 5120, width = 2304;
   for (int num_experts : {96, 384}) {
-    if (!b.wants(fmt::format("moe {}", num_experts))) continue;
+    if (!b.might_want(fmt::format("moe {} experts", num_experts))) continue;
     std::vector<ExpertWeights> experts;
     for (int e = 0; e < num_experts; ++e)
       experts.push_back({b.weight(Weight::Kind::kFp4, width, d), b.weight(Weight::Kind::kFp4, d, width),
@@ -234,6 +240,7 @@ void bench_moe(Bench& b) {
     const double expert_bytes = 3 * static_cast<double>(Bench::weight_bytes(Weight::Kind::kFp4, width, d));
     const double shared_bytes = 3 * static_cast<double>(Bench::weight_bytes(Weight::Kind::kFp8, width, d));
     for (int64_t tokens : {1, 2, 4, 8, 16, 64, 256, 1024, 4096}) {
+      if (!b.wants(fmt::format("moe {} experts x {}", num_experts, tokens))) continue;
       std::mt19937 rng(static_cast<uint32_t>(tokens));
       const TensorView x = b.floats(DType::kBF16, tokens, d), z = b.floats(DType::kBF16, tokens, d);
       const TensorView weights = b.floats(DType::kF32, tokens, 6);

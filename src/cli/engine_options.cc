@@ -30,7 +30,7 @@ void EngineFlags::add_to(Command& command) {
   command.option("--tokenizer", options.tokenizer, "directory with tokenizer.json; default: the model's");
   command.option("--threads", options.num_threads, "threads; default: all available").in_range(1, 4096);
   command.option("--numerics", options.numerics, "fast, vendor, qat or fp32").show_default();
-  command.option("--backend", options.backend, "cpu or ref");
+  command.option("--backend", options.backend, "cpu, cuda or ref; default: a GPU if there is one");
   command.option("--max-model-len", options.max_model_len, "context length; default: what memory allows").positive();
   command.option("--max-num-seqs", options.max_num_seqs, "sequences that run together").in_range(1, 4096);
   command.option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step").in_range(1, 1 << 20);

@@ -97,13 +97,17 @@ Result<void> EngineImpl::build() {
     compressed_ids_ = std::move(compressed.ids);
   }
   int num_threads = options_.num_threads > 0 ? options_.num_threads : available_threads();
-  if (settings_.accelerator == "nvidia") {
-    return fail(Code::kUnsupported,
-                "DEEPINFER_ACCELERATOR is 'nvidia': this build has no CUDA backend; use cpu or auto");
+  DI_TRY(Backend backend, choose_backend(options_.numerics, options_.backend, settings_.accelerator));
+  DI_TRY(const std::unique_ptr<Device> device, backend.make_device());
+  DI_TRY(int64_t placed_bytes,
+         model::Model::weight_bytes(checkpoint_, {}, 0, *device, config().num_nextn_predict_layers > 0));
+  const int64_t free_memory = device->free_memory();
+  if (placed_bytes >= free_memory) {
+    return fail(Code::kExhausted, "the weights take {} bytes of {} free on {}", placed_bytes, free_memory,
+                device->description());
   }
-  DI_TRY(Backend backend, choose_backend(options_.numerics, options_.backend));
-  DI_TRY(plan_, plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads,
-                            make_cpu_device()->free_memory()));
+  DI_TRY(plan_,
+         plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads, free_memory - placed_bytes));
   for (const auto& spec : checkpoint_.specs()) {
     auto bytes = weights::slice_bytes(spec, checkpoint_.whole(spec));
     plan_.weight_bytes += bytes.codes + bytes.scales;
@@ -111,6 +115,7 @@ Result<void> EngineImpl::build() {
 
   model::RanksOptions ranks{.plan = {},
                             .make_ops = backend.make_ops,
+                            .make_device = backend.make_device,
                             .threads = num_threads,
                             .num_blocks = plan_.num_blocks + 1,
                             .num_slots = plan_.num_slots + 1,

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <limits>
 
-#include "device/cpu/cpu_stream.h"
+#include "base/thread_pool.h"
 
 namespace deepinfer::engine {
 namespace {
@@ -55,8 +55,22 @@ Result<std::unique_ptr<Executor>> Executor::create(Parts parts) {
   Arena arena(executor->memory_.data(), bytes);
   BufferPlan p =
       plan_buffers(arena, executor->config_, executor->parts_.max_logit_rows, executor->parts_.max_sequences);
-  executor->logits_ = p.logits;
+  executor->logits_ = executor->host_logits_ = p.logits;
   executor->draft_output_ = {p.draft_logits, p.draft_tokens, p.confidence};
+  executor->host_draft_tokens_ = p.draft_tokens;
+  executor->host_confidence_ = p.confidence;
+  if (executor->is_host()) return executor;
+  auto plan_host = [&](Arena& host) {
+    executor->host_logits_ = host.matrix(DType::kF32, p.logits.rows, p.logits.cols);
+    executor->host_draft_logits_ = host.matrix(DType::kF32, executor->parts_.max_sequences, p.logits.cols);
+    executor->host_draft_tokens_ = host.matrix(DType::kI32, p.draft_tokens.rows, p.draft_tokens.cols);
+    executor->host_confidence_ = host.matrix(DType::kF32, p.confidence.rows, p.confidence.cols);
+  };
+  Arena counting;
+  plan_host(counting);
+  DI_TRY(executor->host_memory_, executor->parts_.device->allocate_host(counting.peak()));
+  Arena host(executor->host_memory_.data(), counting.peak());
+  plan_host(host);
   return executor;
 }
 
@@ -172,14 +186,17 @@ void Executor::forward() {
                      .context = std::span(context_).subspan(static_cast<size_t>(b.context_begin),
                                                             static_cast<size_t>(b.context_size))});
   }
-  model::ForwardBatch batch{.sequences = rows_, .ids = ids_, .logit_rows = logit_rows_};
-  parts_.model->forward(batch, logits_.row_range(0, static_cast<int64_t>(logit_rows_.size())));
+  model::ForwardBatch batch{
+      .sequences = rows_, .ids = ids_, .logit_rows = logit_rows_, .padding_slot = 0, .logit_room = logits_.rows};
+  const TensorView logits = logits_.row_range(0, static_cast<int64_t>(logit_rows_.size()));
+  parts_.model->forward(batch, logits);
+  if (!is_host()) parts_.stream->copy(host_logits_.data, logits.data, logits.rows * logits.row_bytes());
   parts_.stream->synchronize();
 }
 
 void Executor::sample(std::vector<RunResult>& results) {
   std::atomic<size_t> next{0};
-  pool_of(*parts_.stream).run([&](int thread) {
+  parts_.stream->pool().run([&](int thread) {
     Worker& worker = workers_[static_cast<size_t>(thread)];
     for (size_t i; (i = next.fetch_add(1)) < bound_.size();) {
       const Bound& b = bound_[i];
@@ -205,7 +222,7 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
   worker.laws.clear();
   worker.golden.clear();
   for (int k = 0; k < rows; ++k) {
-    worker.logits.push_back(logits_.f32(b.logit_begin + b.num_logits - rows + k));
+    worker.logits.push_back(host_logits_.f32(b.logit_begin + b.num_logits - rows + k));
     auto produced = s.output.size() + static_cast<size_t>(k);
     if (!spec.golden.empty()) worker.golden.push_back(produced < spec.golden.size() ? spec.golden[produced] : -1);
     if (k + 1 < rows && spec.verify_mode != sampling::VerifyMode::kNoise)
@@ -254,7 +271,7 @@ void Executor::report_prompt(const Bound& b, Worker& worker, RunResult& result) 
   for (int i = 0; i < b.num_rows; ++i) {
     int64_t target = b.first_pos + i + 1;
     if (target >= s.spec->prompt_length) break;
-    sampling::Row row{.logits = logits_.f32(b.logit_begin + i),
+    sampling::Row row{.logits = host_logits_.f32(b.logit_begin + i),
                       .vocab = config_.vocab_size,
                       .params = &s.spec->params,
                       .counts = &s.counts};
@@ -292,6 +309,8 @@ void Executor::propose(std::vector<RunResult>& results) {
                          draft_output_.confidence.row_range(0, n)};
   auto pick = [this](int k, const TensorView& logits, int32_t* tokens) { pick_drafts(k, logits, tokens); };
   parts_.model->propose(draft_sequences_, pick, out);
+  const TensorView confidence = host_confidence_.row_range(0, n);
+  if (!is_host()) parts_.stream->copy(confidence.data, out.confidence.data, n * confidence.row_bytes());
   parts_.stream->synchronize();
 
   for (size_t i = 0; i < drafting_.size(); ++i) {
@@ -299,22 +318,30 @@ void Executor::propose(std::vector<RunResult>& results) {
     RunResult& result = results[static_cast<size_t>(drafting_[i] - bound_.data())];
     s.confidences.clear();
     for (int k = 0; k < s.num_proposed; ++k) {
-      s.drafts.push_back(out.tokens.row<int32_t>(k)[i]);
+      s.drafts.push_back(static_cast<const int32_t*>(host_draft_tokens_.data)[k * n + static_cast<int64_t>(i)]);
       bool is_grammars = (s.likely_drafts >> k & 1) != 0;
       s.confidences.push_back(is_grammars ? std::numeric_limits<float>::infinity()
-                                          : out.confidence.f32(static_cast<int64_t>(i))[k]);
+                                          : confidence.f32(static_cast<int64_t>(i))[k]);
     }
     result.confidences = s.confidences;
   }
 }
 
 void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
+  TensorView rows = logits;
+  if (!is_host()) {
+    rows = host_draft_logits_.row_range(0, logits.rows);
+    for (int64_t i = 0; i < rows.rows; ++i) parts_.stream->copy(rows.f32(i), logits.f32(i), rows.row_bytes());
+    parts_.stream->synchronize();
+  }
+  auto* picked = static_cast<int32_t*>(host_draft_tokens_.data) + k * rows.rows;
   std::atomic<size_t> next{0};
-  pool_of(*parts_.stream).run([&](int thread) {
+  parts_.stream->pool().run([&](int thread) {
     sampling::Workspace& ws = workers_[static_cast<size_t>(thread)].workspace.row;
     for (size_t i; (i = next.fetch_add(1)) < drafting_.size();)
-      tokens[i] = pick_draft(k, logits.f32(static_cast<int64_t>(i)), *drafting_[i]->sequence, ws);
+      picked[i] = pick_draft(k, rows.f32(static_cast<int64_t>(i)), *drafting_[i]->sequence, ws);
   });
+  if (!is_host()) parts_.stream->copy(tokens, picked, rows.rows * 4);
 }
 
 // Draft k of a sequence. Once the grammar lets nothing follow, the rest of the block is not proposed.

@@ -121,6 +121,7 @@ class Executor {
   };
   void sample_run(const Bound& b, Worker& worker, RunResult& result);
   void report_prompt(const Bound& b, Worker& worker, RunResult& result);
+  bool is_host() const { return parts_.device->is_host(); }
   void pick_drafts(int k, const TensorView& logits, int32_t* tokens);
   int32_t pick_draft(int k, float* logits, Sequence& s, sampling::Workspace& ws);
   void propose(std::vector<RunResult>& results);
@@ -131,9 +132,11 @@ class Executor {
   std::unordered_map<int32_t, Sequence> sequences_;
   std::vector<Worker> workers_;
 
-  DeviceBuffer memory_;
-  TensorView logits_;  // [max_logit_rows, V]
+  // What the device writes, and the same where the host reads it (one memory on a host).
+  DeviceBuffer memory_, host_memory_;
+  TensorView logits_, host_logits_;  // [max_logit_rows, V]
   model::DraftOutput draft_output_;
+  TensorView host_draft_logits_, host_draft_tokens_, host_confidence_;  // [S, V] of one draft, [n, S], [S, n]
 
   // Of the step in progress; reserved once.
   std::vector<Bound> bound_;

@@ -50,6 +50,10 @@ struct ForwardBatch {
   TensorView given;                     // [T, d] F32, or empty
   std::span<const uint8_t> is_image;    // [T], 1 inside an image span; empty: all text
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending, all kept
+  // A step whose rows all want logits may be filled up with rows of a slot that belongs to nobody, so that recorded
+  // work fits it: up to `logit_room` rows of logits are then written.
+  int32_t padding_slot = -1;  // -1: there is none
+  int64_t logit_room = 0;
   Observer* observer = nullptr;
 };
 

@@ -1,5 +1,7 @@
 // The two regions of the forward pass (replay.md 1, 4).
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -9,9 +11,70 @@
 
 namespace deepinfer::model {
 
+namespace {
+
+// Rows of recorded steps. Between two tiers the larger one is run; beyond the last, launches cost little beside the
+// work.
+constexpr int kTiers[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384};
+
+}  // namespace
+
 void Model::forward(const ForwardBatch& batch, const TensorView& logits) {
+  if (const int tier = tier_of(batch); tier > 0) return forward_recorded(batch, tier, logits);
   producer(batch);
   consumer(batch, logits);
+}
+
+// 0: the step is not one to be recorded.
+int Model::tier_of(const ForwardBatch& batch) const {
+  const auto rows = static_cast<int64_t>(batch.ids.size());
+  if (parts_.device->is_host() || ctx_.is_sharded() || batch.observer != nullptr || !batch.given.empty() ||
+      !batch.is_image.empty() || batch.logit_rows.size() != batch.ids.size())
+    return 0;
+  for (const SequenceRows& s : batch.sequences)
+    if (s.keep_from > s.first_pos) return 0;
+  const auto* tier = std::lower_bound(std::begin(kTiers), std::end(kTiers), rows);
+  if (tier == std::end(kTiers) || *tier > limits_.max_rows) return 0;
+  if (*tier == rows) return *tier;
+  const bool has_room = batch.padding_slot >= 0 && *tier <= batch.logit_room &&
+                        static_cast<int>(batch.sequences.size()) < limits_.max_sequences;
+  return has_room ? *tier : 0;
+}
+
+void Model::forward_recorded(const ForwardBatch& batch, int tier, const TensorView& logits) {
+  const auto rows = static_cast<int>(batch.ids.size());
+  padded_sequences_.assign(batch.sequences.begin(), batch.sequences.end());
+  padded_ids_.assign(batch.ids.begin(), batch.ids.end());
+  padded_ids_.resize(static_cast<size_t>(tier));
+  padded_logit_rows_.resize(static_cast<size_t>(tier));
+  std::iota(padded_logit_rows_.begin(), padded_logit_rows_.end(), 0);
+  if (tier > rows) {
+    padding_blocks_.assign(static_cast<size_t>(ceil_div(tier, cache::kBlockPositions)), 0);
+    padded_sequences_.push_back({.slot = batch.padding_slot,
+                                 .block_table = padding_blocks_.data(),
+                                 .num_rows = tier - rows,
+                                 .write_floor = std::numeric_limits<int64_t>::max()});
+  }
+  ForwardBatch padded;
+  padded.sequences = padded_sequences_;
+  padded.ids = padded_ids_;
+  padded.logit_rows = padded_logit_rows_;
+  TensorView all_logits = logits;
+  all_logits.rows = tier;
+
+  prepare(padded, limits_.max_positions);
+  auto it = std::find_if(recorded_.begin(), recorded_.end(),
+                         [&](const Recorded& r) { return r.tier == tier && r.logits == logits.data; });
+  const bool is_new = it == recorded_.end();
+  if (is_new) recorded_.push_back({tier, logits.data, nullptr});
+  if (!is_new && it->graph != nullptr) return it->graph->launch(*parts_.stream);
+  // The first time the kernels are loaded, which a recording would not allow.
+  const bool records = !is_new && parts_.stream->begin_capture();
+  produce(padded);
+  consumer(padded, all_logits);
+  if (!records) return;
+  it->graph = parts_.stream->end_capture();
+  it->graph->launch(*parts_.stream);
 }
 
 // Runs of all rows, runs and ranges of the kept ones.
@@ -54,6 +117,12 @@ void Model::split_rows(const ForwardBatch& batch) {
 }
 
 void Model::producer(const ForwardBatch& batch) {
+  prepare(batch, 0);
+  produce(batch);
+}
+
+// Everything that comes from the host: rows, positions, tables, ids.
+void Model::prepare(const ForwardBatch& batch, int64_t recorded_positions) {
   split_rows(batch);
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceRows& s = batch.sequences[i];
@@ -62,11 +131,17 @@ void Model::producer(const ForwardBatch& batch) {
                         4 * ceil_div(s.first_pos + s.num_rows, cache::kBlockPositions));
   }
   const auto num_rows = static_cast<int64_t>(batch.ids.size());
+  for (RowSet* rows : {&rows_, &kept_}) rows->set_recorded(recorded_positions);
   rows_.assign(*parts_.stream, *parts_.ops, frequencies_, runs_, batch.is_image);
+  kept_.assign(*parts_.stream, *parts_.ops, frequencies_, kept_runs_, kept_images_);
   if (engram_ != nullptr) engram_->prepare(ctx_, weights_.layers, batch);
   if (has_draft()) draft_.begin(ctx_, frequencies_, tapped_runs());
   streams_.begin(ctx_, num_rows);
   parts_.stream->copy(ids_, batch.ids.data(), num_rows * 4);
+}
+
+void Model::produce(const ForwardBatch& batch) {
+  const auto num_rows = static_cast<int64_t>(batch.ids.size());
   parts_.ops->embed(*parts_.stream, {.ids = ids_,
                                      .given = batch.given,
                                      .table = weights_.embed,
@@ -92,7 +167,6 @@ void Model::consumer(const ForwardBatch& batch, const TensorView& logits) {
     return;
   }
   streams_.keep(ctx_, kept_ranges_);
-  kept_.assign(*parts_.stream, *parts_.ops, frequencies_, kept_runs_, kept_images_);
   run_layers(batch, kept_, std::max(boundary_, 0), config_.num_hidden_layers);
   if (batch.observer != nullptr) observe(batch, config_.num_hidden_layers);
   if (has_draft() && !is_tapped_by_producer()) draft_.commit(ctx_, weights_.draft, scratch_);

@@ -63,6 +63,7 @@ void select(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSet&
   p.top_k = c.index_topk;
   p.candidate_blocks = c.candidate_topk_blocks;
   p.candidate_block_size = c.candidate_block_size;
+  p.max_positions = rows.max_positions();
   if (p.role != Role::kPlain) p.candidates = head_rows(s.candidates, n);
   p.chosen = head_rows(s.chosen, n);
   ctx.ops().select(ctx.stream(), p);

@@ -5,6 +5,9 @@
 //     rows consumer   the boundary layer's queries and everything after it, draft commit and head: kept rows (batch.h)
 //   Without a boundary (ModelConfig::boundary_layer() < 0) the producer only embeds, and all layers are consumers.
 //
+//   On a device that can, a step of few rows that all want logits (decoding) is recorded once for its number of rows,
+//   rounded up to a tier, and then repeated with one launch. Recorded or not, the bits are the same.
+//
 //   Caches (window rings, tails, global blocks, draft windows) are extended in place; a row's result depends on its own
 //   sequence only, never on the batch, the chunk borders or the number of ranks.
 //
@@ -66,6 +69,10 @@ class Model {
   void plan(Arena& arena);
   kernels::Ops::WorkspaceShape workspace_shape() const;
 
+  void prepare(const ForwardBatch& batch, int64_t recorded_positions);
+  void produce(const ForwardBatch& batch);
+  int tier_of(const ForwardBatch& batch) const;
+  void forward_recorded(const ForwardBatch& batch, int tier, const TensorView& logits);
   void run_layers(const ForwardBatch& batch, const RowSet& rows, int begin, int end);
   bool is_tapped_by_producer() const;
   void tap(int layer);
@@ -98,6 +105,15 @@ class Model {
   std::vector<kernels::Run> runs_, kept_runs_;
   std::vector<RowRange> kept_ranges_, head_ranges_;
   std::vector<uint8_t> kept_images_;
+
+  struct Recorded {
+    int tier = 0;
+    const void* logits = nullptr;
+    std::unique_ptr<Graph> graph;  // nullptr: seen once, to be recorded when it comes again
+  };
+  std::vector<Recorded> recorded_;
+  std::vector<SequenceRows> padded_sequences_;
+  std::vector<int32_t> padded_ids_, padded_logit_rows_, padding_blocks_;
 };
 
 }  // namespace deepinfer::model

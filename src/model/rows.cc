@@ -74,6 +74,7 @@ void RowSet::assign(Stream& stream, kernels::Ops& ops, const Frequencies& freque
     }
   }
   auto rows = static_cast<int64_t>(host_positions_.size());
+  if (max_positions_ > 0) num_groups_[0] = num_groups_[1] = static_cast<int>(rows);
   DI_CHECK(rows <= max_rows_, "{} rows in a pass, {} planned", rows, max_rows_);
   batch_ = {.num_rows = static_cast<int>(rows),
             .runs = runs_,

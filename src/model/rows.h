@@ -32,6 +32,11 @@ class RowSet {
   // Memory for up to max_rows rows of max_runs runs.
   void plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int max_runs);
 
+  // For work that is recorded and repeated with other positions: none ever reaches `max_positions`, and every row may
+  // complete a group. 0: the pass runs once.
+  void set_recorded(int64_t max_positions) { max_positions_ = max_positions; }
+  int64_t max_positions() const { return max_positions_; }
+
   // Sets rows and rotations. Block tables of the runs are device memory. `is_image`: per row, empty for all text.
   // `frequencies` must outlive the pass.
   void assign(Stream& stream, kernels::Ops& ops, const Frequencies& frequencies, std::span<const kernels::Run> runs,
@@ -47,7 +52,7 @@ class RowSet {
   int num_groups(int ratio) const { return num_groups_[static_cast<size_t>(ratio - 1)]; }
 
  private:
-  int64_t max_rows_ = 0;
+  int64_t max_rows_ = 0, max_positions_ = 0;
   const Frequencies* frequencies_ = nullptr;
   TensorView cos_[2], sin_[2];    // planned, [max_rows, R / 2]
   int64_t* positions_ = nullptr;  // device

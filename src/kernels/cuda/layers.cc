@@ -200,6 +200,11 @@ void check_expert(const ExpertWeights& e, Weight::Kind kind, int64_t hidden) {
            "an expert of [{}, {}] for {} channels", width, e.w1.cols, hidden);
 }
 
+// Whether sm90/wide.cu has this expert's widths.
+bool fits_wide(const ExpertWeights& e) {
+  return e.w1.cols % 128 == 0 && e.w1.rows % 128 == 0 && has_wide_products();
+}
+
 }  // namespace
 
 void CudaOps::moe(Stream& stream, const MoeParams& p) {
@@ -234,40 +239,44 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
     launch_moe_plan(handle, i32_rows(p.ids), static_cast<int>(num_slots), top_k, p.expert_begin, num_experts,
                     slots.tile_tokens, list, tiles, num_tiles);
     auto* x = arena.array<Bf16>(num_rows * d);
-    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp4), true, x);
-    launch_experts(handle, Format::kFp4,
-                   {.slots = slots,
-                    .experts = p.device_experts,
-                    .one = {},
-                    .x = x,
-                    .weights = f32_rows(p.weights),
-                    .a = arena.array<Bf16>(num_slots * p.experts[0].w1.rows),
-                    .y = outputs,
-                    .hidden = static_cast<int>(d),
-                    .width = static_cast<int>(p.experts[0].w1.rows),
-                    .limit = p.limit});
+    const bool wide = slots.tile_tokens >= 64 && fits_wide(p.experts[0]);
+    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp4), true, wide, x);
+    (wide ? launch_wide_experts : launch_experts)(handle, Format::kFp4,
+                                                  {.slots = slots,
+                                                   .experts = p.device_experts,
+                                                   .one = {},
+                                                   .x = x,
+                                                   .weights = f32_rows(p.weights),
+                                                   .a = arena.array<Bf16>(num_slots * p.experts[0].w1.rows),
+                                                   .y = outputs,
+                                                   .hidden = static_cast<int>(d),
+                                                   .width = static_cast<int>(p.experts[0].w1.rows),
+                                                   .limit = p.limit,
+                                                   .is_wide = wide});
   }
   if (!p.slots.empty()) return;
   Bf16* shared = nullptr;
   if (p.shared != nullptr) {
     check_expert(*p.shared, Weight::Kind::kFp8, d);
     auto* x = arena.array<Bf16>(num_rows * d);
-    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp8), true, x);
+    const bool wide = num_rows > 16 && fits_wide(*p.shared);
+    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp8), true, wide, x);
     shared = arena.array<Bf16>(num_rows * d);
     MoeSlots slots{.num_rows = num_rows, .top_k = 1};
-    slots.tile_tokens = num_rows <= 16 ? 8 : num_rows <= 512 ? 64 : 128;  // 16 is built for fp4 only
+    slots.tile_tokens = num_rows <= 16 ? 8 : num_rows <= 64 ? 64 : 128;  // 16 is built for fp4 only
     slots.max_tiles = ceil_div(num_rows, slots.tile_tokens);
-    launch_experts(handle, Format::kFp8,
-                   {.slots = slots,
-                    .experts = nullptr,
-                    .one = *p.shared,
-                    .x = x,
-                    .weights = {},
-                    .a = arena.array<Bf16>(num_rows * p.shared->w1.rows),
-                    .y = {shared, d},
-                    .hidden = static_cast<int>(d),
-                    .width = static_cast<int>(p.shared->w1.rows),
-                    .limit = p.limit});
+    (wide ? launch_wide_experts : launch_experts)(handle, Format::kFp8,
+                                                  {.slots = slots,
+                                                   .experts = nullptr,
+                                                   .one = *p.shared,
+                                                   .x = x,
+                                                   .weights = {},
+                                                   .a = arena.array<Bf16>(num_rows * p.shared->w1.rows),
+                                                   .y = {shared, d},
+                                                   .hidden = static_cast<int>(d),
+                                                   .width = static_cast<int>(p.shared->w1.rows),
+                                                   .limit = p.limit,
+                                                   .is_wide = wide});
   }
   launch_moe_sum(handle, outputs, i32_rows(p.ids), p.expert_begin, num_experts, top_k, shared, num_rows, d,
                  bf16_rows(p.z));

@@ -25,13 +25,19 @@ ProductJob job_of(const Weight& w, const TensorView& y, bool keeps_f32, bool acc
           .accumulates = accumulates};
 }
 
-// x as a format wants it: where it lies, or a copy in the arena.
-TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds) {
+// Whether the products of these tokens go to sm90/wide.cu.
+bool is_wide(Format format, int64_t num_tokens, int64_t cols) {
+  return format != Format::kFp4 && num_tokens > 16 && cols % 128 == 0 && has_wide_products();
+}
+
+// x as a format wants it: where it lies, or a copy in the arena. `cols`: columns of one weight.
+TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds, int64_t cols) {
   const Order order = order_of(format);
   const bool is_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
-  if (order == Order::kNatural && !rounds && is_aligned) return x;
+  const bool wide = is_wide(format, x.rows, cols);
+  if (order == Order::kNatural && !rounds && is_aligned && !wide) return x;
   auto* copy = arena.array<Bf16>(x.rows * x.cols);
-  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, copy);
+  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, wide, copy);
   return TensorView::make(copy, DType::kBF16, x.rows, x.cols);
 }
 
@@ -46,7 +52,7 @@ void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std
     a.x = device_bf16(x.data);
     a.x_stride = x.stride;
     a.row_bytes = row_bytes_of(format, cols);
-    launch_products(stream, format, a);
+    is_wide(format, x.rows, cols) ? launch_wide_products(stream, format, a) : launch_products(stream, format, a);
   }
 }
 
@@ -72,7 +78,7 @@ void CudaOps::linear(Stream& stream, const LinearParams& p) {
     }
     if (jobs.empty()) continue;
     const bool rounds = format != Format::kBF16 && p.quantize_input;
-    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds), jobs, cols);
+    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds, cols), jobs, cols);
   }
   for (const LinearJob& job : p.jobs) {
     if (job.weight.kind != Weight::Kind::kF32) continue;
@@ -97,7 +103,7 @@ void CudaOps::grouped_linear(Stream& stream, const GroupedLinearParams& p) {
     jobs.push_back(job_of(w, p.y.col_range(g * rows, rows), false, false));
     jobs.back().x_column = g * cols;
   }
-  run_jobs(handle, format, prepared(handle, arena, p.x, format, false), jobs, static_cast<int>(cols));
+  run_jobs(handle, format, prepared(handle, arena, p.x, format, false, cols), jobs, static_cast<int>(cols));
 }
 
 }  // namespace deepinfer::kernels::cuda

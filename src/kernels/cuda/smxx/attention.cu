@@ -12,6 +12,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kHeads = kAttentionHeads;
 
 __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArgs p) {
+  begin_kernel();
   extern __shared__ float shared[];
   float* q = shared;                        // [kHeads][dim]
   float* weight = shared + kHeads * p.dim;  // [kHeads][max_keys]
@@ -91,8 +92,7 @@ void launch_attention(cudaStream_t stream, const AttentionArgs& a) {
       cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
   deepinfer::cuda::check(status, "attention");
   const size_t bytes = size_t{kHeads} * static_cast<size_t>(a.dim + a.max_keys) * 4;
-  attention_kernel<<<dim3(a.num_rows, (a.heads + kHeads - 1) / kHeads), kThreads, bytes, stream>>>(a);
-  launched("attention");
+  start("attention", attention_kernel, dim3(a.num_rows, (a.heads + kHeads - 1) / kHeads), kThreads, bytes, stream, a);
 }
 
 }  // namespace deepinfer::kernels::cuda

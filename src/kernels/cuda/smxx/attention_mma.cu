@@ -84,6 +84,7 @@ __device__ __forceinline__ uint4 expand_e2m1(const uint8_t* from, uint32_t facto
 
 template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArgs p) {
+  begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr Layout at(kHeads);
   constexpr int kTiles = kHeads / 16, kSides = kWarps / kTiles;  // warps that share a tile of 16 heads
@@ -290,8 +291,7 @@ void launch(cudaStream_t stream, const AttentionArgs& a) {
   static const cudaError_t status =
       cudaFuncSetAttribute(attention_mma_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   deepinfer::cuda::check(status, "attention");
-  attention_mma_kernel<kHeads><<<dim3(a.num_rows, a.heads / kHeads), kThreads, kBytes, stream>>>(a);
-  launched("attention");
+  start("attention", attention_mma_kernel<kHeads>, dim3(a.num_rows, a.heads / kHeads), kThreads, kBytes, stream, a);
 }
 
 }  // namespace

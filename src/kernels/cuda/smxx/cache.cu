@@ -64,6 +64,7 @@ __device__ void encode_index(const float* v, int n, const IndexRecord& record) {
 
 __global__ void window_keys_kernel(Rows<Bf16> raw, int dim, const Bf16* gain, float eps, Rows<float> cos,
                                    Rows<float> sin, int pairs, uint8_t* records) {
+  begin_kernel();
   __shared__ float v[kMaxDim], scratch[kWarps];
   const int64_t t = blockIdx.x;
   float sum = 0;
@@ -78,6 +79,7 @@ __global__ void window_keys_kernel(Rows<Bf16> raw, int dim, const Bf16* gain, fl
 
 __global__ void window_store_kernel(const Run* runs, const int32_t* run_of_row, const uint8_t* records,
                                     WindowCache cache) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   const Run& run = runs[run_of_row[t]];
   const int64_t at = t - run.row_begin, bytes = window_record_size(cache.head_dim);
@@ -91,6 +93,7 @@ template <typename T>
 __global__ void pool_kernel(const Run* runs, const int32_t* run_of_row, const int64_t* positions,
                             const int32_t* group_of_row, Rows<T> kv, Rows<T> gate, TailCache tail, int dim, int ratio,
                             const Bf16* gain, float eps, Rows<Bf16> latent) {
+  begin_kernel();
   __shared__ float v[kMaxDim], scratch[kWarps];
   const int64_t t = blockIdx.x;
   const int32_t group_row = group_of_row[t];
@@ -123,6 +126,7 @@ __global__ void pool_kernel(const Run* runs, const int32_t* run_of_row, const in
 
 __global__ void tail_store_kernel(const Run* runs, const int32_t* run_of_row, Rows<float> kv, Rows<float> gate,
                                   TailCache tail, int dim) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   const Run& run = runs[run_of_row[t]];
   const int64_t at = t - run.row_begin;
@@ -138,6 +142,7 @@ __global__ void global_write_kernel(const Run* runs, const int32_t* run_of_row, 
                                     const int32_t* group_of_row, Rows<Bf16> latent, Rows<Bf16> key_raw, int dim,
                                     int index_dim, const Bf16* key_gain, float eps, Frequencies freq,
                                     GlobalCache cache) {
+  begin_kernel();
   __shared__ float v[kMaxDim], key[kMaxDim], cos[kMaxPairs], sin[kMaxPairs], scratch[kWarps];
   const int64_t t = blockIdx.x;
   const int32_t row = group_of_row[t];
@@ -167,36 +172,30 @@ __global__ void global_write_kernel(const Run* runs, const int32_t* run_of_row, 
 }  // namespace
 
 void launch_window_keys(cudaStream_t stream, const WindowKeyArgs& a) {
-  window_keys_kernel<<<a.num_rows, kThreads, 0, stream>>>(a.raw, a.dim, a.gain, a.eps, a.cos, a.sin, a.pairs,
-                                                          a.records);
-  launched("window_keys");
+  start("window_keys", window_keys_kernel, a.num_rows, kThreads, 0, stream, a.raw, a.dim, a.gain, a.eps, a.cos, a.sin,
+        a.pairs, a.records);
 }
 
 void launch_window_store(cudaStream_t stream, const BatchArgs& b, const uint8_t* records, const WindowCache& cache) {
-  window_store_kernel<<<b.num_rows, kThreads, 0, stream>>>(b.runs, b.run_of_row, records, cache);
-  launched("window_store");
+  start("window_store", window_store_kernel, b.num_rows, kThreads, 0, stream, b.runs, b.run_of_row, records, cache);
 }
 
 void launch_pool(cudaStream_t stream, const BatchArgs& b, const PoolArgs& a) {
   if (a.ratio == 1) {
-    pool_kernel<Bf16><<<b.num_rows, kThreads, 0, stream>>>(b.runs, b.run_of_row, b.positions, a.group_of_row, a.kv, {},
-                                                           {}, a.dim, 1, a.gain, a.eps, a.latent);
-    launched("pool");
+    start("pool", pool_kernel<Bf16>, b.num_rows, kThreads, 0, stream, b.runs, b.run_of_row, b.positions, a.group_of_row,
+          a.kv, Rows<Bf16>{}, TailCache{}, a.dim, 1, a.gain, a.eps, a.latent);
     return;
   }
-  pool_kernel<float><<<b.num_rows, kThreads, 0, stream>>>(b.runs, b.run_of_row, b.positions, a.group_of_row, a.kv_pairs,
-                                                          a.gate, a.tail, a.dim, 2, a.gain, a.eps, a.latent);
-  launched("pool");
+  start("pool", pool_kernel<float>, b.num_rows, kThreads, 0, stream, b.runs, b.run_of_row, b.positions, a.group_of_row,
+        a.kv_pairs, a.gate, a.tail, a.dim, 2, a.gain, a.eps, a.latent);
   // After the pooling, which may still read what this overwrites.
-  tail_store_kernel<<<b.num_rows, kThreads, 0, stream>>>(b.runs, b.run_of_row, a.kv_pairs, a.gate, a.tail, a.dim);
-  launched("tail_store");
+  start("tail_store", tail_store_kernel, b.num_rows, kThreads, 0, stream, b.runs, b.run_of_row, a.kv_pairs, a.gate,
+        a.tail, a.dim);
 }
 
 void launch_global_write(cudaStream_t stream, const BatchArgs& b, const GlobalWriteArgs& a) {
-  global_write_kernel<<<b.num_rows, kThreads, 0, stream>>>(b.runs, b.run_of_row, b.positions, a.group_of_row, a.latent,
-                                                           a.key_raw, a.dim, a.index_dim, a.key_gain, a.eps, a.freq,
-                                                           a.cache);
-  launched("global_write");
+  start("global_write", global_write_kernel, b.num_rows, kThreads, 0, stream, b.runs, b.run_of_row, b.positions,
+        a.group_of_row, a.latent, a.key_raw, a.dim, a.index_dim, a.key_gain, a.eps, a.freq, a.cache);
 }
 
 }  // namespace deepinfer::kernels::cuda

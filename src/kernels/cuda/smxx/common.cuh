@@ -18,8 +18,34 @@ namespace deepinfer::kernels::cuda {
 
 constexpr int kWarp = 32;
 
-inline void launched(const char* name) {
-  deepinfer::cuda::check(cudaGetLastError(), name);
+// Launches a kernel that may start before its predecessor in the stream has ended; it must call begin_kernel (or
+// allow_next and wait_for_previous) in every block, whatever the block does then.
+template <typename... P, typename... A>
+void start(const char* name, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+           const A&... args) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  deepinfer::cuda::check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), name);
+}
+// Lets the next kernel of the stream take free places.
+__device__ __forceinline__ void allow_next() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+// Until everything before this kernel is done and visible.
+__device__ __forceinline__ void wait_for_previous() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void begin_kernel() {
+  allow_next();
+  wait_for_previous();
 }
 __host__ __device__ constexpr int64_t blocks_for(int64_t count, int64_t of) {
   return (count + of - 1) / of;

@@ -211,8 +211,16 @@ __host__ __device__ constexpr int64_t row_bytes_of(Format f, int64_t cols) {
   return f == Format::kFp4 ? cols / 2 : f == Format::kFp8 ? cols : 2 * cols;
 }
 
-// Stores x in the given order, rounded to e4m3 in groups of 32 if `rounds` (model.md 6.2, act).
-void launch_prepare(cudaStream_t stream, Rows<Bf16> x, int num_rows, int64_t cols, Order order, bool rounds, Bf16* out);
+// Wide order (sm90/wide.cu): where the element goes that the plain order has at c. Of 128 columns lane q of a quad owns
+// 32; its words (2 columns) 4 j .. 4 j + 3 belong to steps 2 j, 2 j, 2 j + 1, 2 j + 1, a step being 16 columns.
+__host__ __device__ constexpr int wide_place(int c) {
+  const int q = c % 128 / 32, word = c % 32 / 2, step = word / 2, half = word % 2;
+  return c / 128 * 128 + (8 * step + 4 * half + q) * 2 + c % 2;
+}
+
+// Stores x in the given order, rounded to e4m3 in groups of 32 if `rounds` (model.md 6.2, act). Wide: cols % 128 == 0.
+void launch_prepare(cudaStream_t stream, Rows<Bf16> x, int num_rows, int64_t cols, Order order, bool rounds,
+                    bool is_wide, Bf16* out);
 
 constexpr int kMaxJobs = 16;
 struct ProductJob {
@@ -229,6 +237,9 @@ struct ProductArgs {
   int64_t x_stride, row_bytes;
 };
 void launch_products(cudaStream_t stream, Format format, const ProductArgs& a);
+// On Hopper; x in wide order, whole super groups of 128 columns, no fp4. Same bits.
+bool has_wide_products();
+void launch_wide_products(cudaStream_t stream, Format format, const ProductArgs& a);
 void launch_f32_product(cudaStream_t stream, Rows<Bf16> x, int num_rows, const float* weight, int64_t cols,
                         const ProductJob& job);
 
@@ -260,8 +271,10 @@ struct ExpertArgs {
   Rows<Bf16> y;         // slot t K + k goes to columns k d .. of row t
   int hidden, width;
   float limit;
+  bool is_wide;  // x and a in wide order, tiles of 64 or 128 tokens
 };
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
+void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
 void launch_moe_sum(cudaStream_t stream, Rows<Bf16> slots, Rows<int32_t> ids, int expert_begin, int num_experts,
                     int top_k, const Bf16* shared, int num_rows, int64_t d, Rows<Bf16> z);
 

@@ -1,52 +1,15 @@
 // Dense products: preparation of the tokens, then one launch for all weights of a format.
-#include "kernels/cuda/smxx/product.cuh"
+#include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
 
 constexpr int kPrepareThreads = 256;
 
-struct LinearTask : ProductArgs {
-  __device__ const ProductJob& job() const {
-    int j = 0;
-    while (j + 1 < num_jobs && static_cast<int>(blockIdx.x) >= jobs[j + 1].first_tile) ++j;
-    return jobs[j];
-  }
-  __device__ bool locate(int tile_rows, int tile_tokens, WeightTile& w, TokenTile& t) const {
-    const ProductJob& j = job();
-    const int first = (static_cast<int>(blockIdx.x) - j.first_tile) * tile_rows;
-    w.codes[0] = w.codes[1] = j.codes + first * row_bytes;
-    w.scales[0] = w.scales[1] =
-        j.scales == nullptr ? nullptr : j.scales + static_cast<int64_t>(first / j.rows_per_scale) * (cols / 32);
-    w.num_rows[0] = w.num_rows[1] = j.num_rows - first;
-    w.half = tile_rows;
-    w.rows_per_scale = j.rows_per_scale;
-    const int begin = static_cast<int>(blockIdx.y) * tile_tokens;
-    t = {x + j.x_column, x_stride, nullptr, begin, min(tile_tokens, num_tokens - begin), 1};
-    return true;
-  }
-  __device__ void finish(const SumTile& sums, int tile_rows, const TokenTile& tokens) const {
-    const ProductJob& j = job();
-    const int first = (static_cast<int>(blockIdx.x) - j.first_tile) * tile_rows;
-    for (int i = threadIdx.x; i < tile_rows * tokens.count; i += kProductThreads) {
-      const int row = i % tile_rows, token = i / tile_rows;
-      if (first + row >= j.num_rows) continue;
-      const int64_t at = (tokens.begin + token) * j.y_stride + first + row;
-      const float sum = sums.at(row, token);
-      if (j.accumulates) {
-        static_cast<float*>(j.y)[at] += sum;
-      } else if (j.keeps_f32) {
-        static_cast<float*>(j.y)[at] = sum;
-      } else {
-        static_cast<Bf16*>(j.y)[at] = to_b(sum);
-      }
-    }
-  }
-};
-
 // 8 columns a thread, 4 threads a group.
 __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(Rows<Bf16> x, int64_t cols, Order order, bool rounds, bool is_aligned, Bf16* out) {
+    prepare_kernel(Rows<Bf16> x, int64_t cols, Order order, bool rounds, bool is_aligned, bool is_wide, Bf16* out) {
+  begin_kernel();
   const int64_t t = blockIdx.y, c = (static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x) * 8;
   const bool exists = c < cols;
   __align__(16) Bf16 v[8] = {};
@@ -74,11 +37,19 @@ __global__ void __launch_bounds__(kPrepareThreads)
            : order == Order::kPairs4 ? v[column_at(Order::kPairs4, i)]
                                      : v[i];
   }
-  *reinterpret_cast<uint4*>(out + t * cols + c) = *reinterpret_cast<const uint4*>(w);
+  if (!is_wide) {
+    *reinterpret_cast<uint4*>(out + t * cols + c) = *reinterpret_cast<const uint4*>(w);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i += 2)
+    *reinterpret_cast<uint32_t*>(out + t * cols + wide_place(static_cast<int>(c) + i)) =
+        *reinterpret_cast<const uint32_t*>(w + i);
 }
 
 // F32 weights: small, for completeness of the interface; a warp an output, lanes strided.
 __global__ void f32_kernel(Rows<Bf16> x, const float* weight, int64_t rows, int64_t cols, ProductJob job) {
+  begin_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp, t = blockIdx.y;
   if (i >= rows) return;
   float sum = 0;
@@ -95,21 +66,13 @@ __global__ void f32_kernel(Rows<Bf16> x, const float* weight, int64_t rows, int6
   }
 }
 
-// Numbers the tiles of the jobs through and gives the grid.
-dim3 grid_of(LinearTask& task, int tile_rows, int tile_tokens) {
-  int tiles = 0;
-  for (int j = 0; j < task.num_jobs; ++j) {
-    task.jobs[j].first_tile = tiles;
-    tiles += (task.jobs[j].num_rows + tile_rows - 1) / tile_rows;
-  }
-  return {static_cast<unsigned>(tiles), static_cast<unsigned>(blocks_for(task.num_tokens, tile_tokens))};
-}
-
 template <Format F>
 void launch(cudaStream_t stream, LinearTask& task) {
   constexpr unsigned kMultiprocessors = 132;      // fewer large tiles than that leave some idle
   constexpr int kM = F == Format::kBF16 ? 1 : 2;  // what two stages a warp have room for
-  if (task.num_tokens <= 8) return launch_few<F, kM, 1>(stream, grid_of(task, 16 * kM, 8), task);
+  if (const dim3 grid = grid_of(task, 16 * kM, 8); task.num_tokens <= 8 && (kM == 1 || grid.x >= 2 * kMultiprocessors))
+    return launch_few<F, kM, 1>(stream, grid, task);
+  if (task.num_tokens <= 8) return launch_few<F, 1, 1>(stream, grid_of(task, 16, 8), task);
   if (task.num_tokens <= 16) return launch_few<F, kM, 2>(stream, grid_of(task, 16 * kM, 16), task);
   if (const dim3 grid = grid_of(task, 128, 128); task.num_tokens > 64 && grid.x * grid.y >= kMultiprocessors)
     return launch_many<F, 2, 8>(stream, grid, task);
@@ -119,11 +82,10 @@ void launch(cudaStream_t stream, LinearTask& task) {
 }  // namespace
 
 void launch_prepare(cudaStream_t stream, Rows<Bf16> x, int num_rows, int64_t cols, Order order, bool rounds,
-                    Bf16* out) {
+                    bool is_wide, Bf16* out) {
   const bool is_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
   const dim3 grid(static_cast<unsigned>(blocks_for(cols, kPrepareThreads * 8)), num_rows);
-  prepare_kernel<<<grid, kPrepareThreads, 0, stream>>>(x, cols, order, rounds, is_aligned, out);
-  launched("prepare");
+  start("prepare", prepare_kernel, grid, kPrepareThreads, 0, stream, x, cols, order, rounds, is_aligned, is_wide, out);
 }
 
 void launch_products(cudaStream_t stream, Format format, const ProductArgs& a) {
@@ -141,8 +103,7 @@ void launch_products(cudaStream_t stream, Format format, const ProductArgs& a) {
 void launch_f32_product(cudaStream_t stream, Rows<Bf16> x, int num_rows, const float* weight, int64_t cols,
                         const ProductJob& job) {
   const dim3 grid(static_cast<unsigned>(blocks_for(job.num_rows, 8)), num_rows);
-  f32_kernel<<<grid, 256, 0, stream>>>(x, weight, job.num_rows, cols, job);
-  launched("f32 product");
+  start("f32 product", f32_kernel, grid, 256, 0, stream, x, weight, job.num_rows, cols, job);
 }
 
 }  // namespace deepinfer::kernels::cuda

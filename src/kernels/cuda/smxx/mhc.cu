@@ -34,6 +34,7 @@ __device__ __forceinline__ float sum_by_lane(float (&v)[kWarp]) {
 
 // The mixing matrix's part of the block stays in registers while rows pass.
 __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_per_block) {
+  begin_kernel();
   __shared__ float scratch[2][kChannels / kWarp][kWarp];
   const int64_t c = static_cast<int64_t>(blockIdx.x) * kChannels + threadIdx.x;
   const bool is_channel = c < s.d;
@@ -51,16 +52,16 @@ __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_
       Bf16* streams = s.streams.row(t);
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) h[j] = to_f(streams[j * s.d + c]);
-      if (s.y.data != nullptr) {  // sums of five products in double, as in the reference
-        const double y = to_f(s.y.row(t)[c]);
+      if (s.y.data != nullptr) {
+        const float y = to_f(s.y.row(t)[c]);
         const float *post = s.post.row(t), *comb = s.comb.row(t);
         float next[kStreams];
 #pragma unroll
         for (int j = 0; j < kStreams; ++j) {
-          double sum = post[j] * y;
+          float sum = post[j] * y;
 #pragma unroll
-          for (int i = 0; i < kStreams; ++i) sum += static_cast<double>(comb[i * kStreams + j]) * h[i];
-          next[j] = round_b(static_cast<float>(sum));
+          for (int i = 0; i < kStreams; ++i) sum += comb[i * kStreams + j] * h[i];
+          next[j] = round_b(sum);
         }
 #pragma unroll
         for (int j = 0; j < kStreams; ++j) {
@@ -70,10 +71,10 @@ __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_
       }
       if (s.folded.data != nullptr) {
         const float* pre = s.pre_in.row(t);
-        double sum = 0;
+        float sum = 0;
 #pragma unroll
-        for (int j = 0; j < kStreams; ++j) sum += static_cast<double>(pre[j]) * h[j];
-        const float folded = round_b(static_cast<float>(sum));
+        for (int j = 0; j < kStreams; ++j) sum += pre[j] * h[j];
+        const float folded = round_b(sum);
         s.folded.row(t)[c] = to_b(folded);
         sums[kMixes + 1] = folded * folded;
       }
@@ -119,6 +120,7 @@ __device__ float sinkhorn(float c, int iters, float eps) {
 }
 
 __global__ void __launch_bounds__(kFinishThreads) finish_kernel(SiteArgs f, int num_pieces) {
+  begin_kernel();
   __shared__ float parts[kFinishThreads / kWarp][kWarp], total[kWarp];
   const int64_t t = blockIdx.x;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -159,11 +161,10 @@ void launch_site(cudaStream_t stream, const SiteArgs& a) {
   const int pieces = static_cast<int>(blocks_for(a.d, kChannels));
   // Enough blocks for the machine first, then as many rows as possible for one reading of the matrix.
   const int rows = std::max(1, std::min(16, a.num_rows * pieces / 1024));
-  spread_kernel<<<dim3(pieces, static_cast<unsigned>(blocks_for(a.num_rows, rows))), kChannels, 0, stream>>>(a, rows);
-  launched("mhc");
+  start("mhc", spread_kernel, dim3(pieces, static_cast<unsigned>(blocks_for(a.num_rows, rows))), kChannels, 0, stream,
+        a, rows);
   if (a.fn == nullptr && a.gain == nullptr) return;
-  finish_kernel<<<a.num_rows, kFinishThreads, 0, stream>>>(a, pieces);
-  launched("mhc");
+  start("mhc", finish_kernel, a.num_rows, kFinishThreads, 0, stream, a, pieces);
 }
 
 }  // namespace deepinfer::kernels::cuda

@@ -10,7 +10,7 @@
 //   sum       slots ascending (that is, experts ascending), then the shared expert
 //
 // The shared expert goes the same way as one expert with all tokens.
-#include "kernels/cuda/smxx/product.cuh"
+#include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
@@ -18,23 +18,10 @@ namespace {
 constexpr int kMaxExperts = kMaxRouted;
 constexpr int kPlanThreads = 1024;
 
-struct Slots : MoeSlots {
-  __device__ bool tile(int tile_tokens, MoeTile& t) const {
-    if (tiles == nullptr) {
-      t = {0, static_cast<int>(blockIdx.y) * tile_tokens, 0};
-      t.count = min(tile_tokens, num_rows - t.begin);
-      return true;
-    }
-    if (static_cast<int>(blockIdx.y) >= *num_tiles) return false;
-    t = tiles[blockIdx.y];
-    return true;
-  }
-  __device__ int slot(int i) const { return list == nullptr ? i : list[i]; }
-};
-
 __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(Rows<int32_t> ids, int num_slots, int top_k, int expert_begin, int num_experts, int tile_tokens,
                 int32_t* list, MoeTile* tiles, int* num_tiles) {
+  begin_kernel();
   __shared__ int count[kMaxExperts], place[kMaxExperts], first_tile[kMaxExperts];
   for (int e = threadIdx.x; e < num_experts; e += kPlanThreads) count[e] = 0;
   __syncthreads();
@@ -66,90 +53,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
 }
 
-struct GateUpTask {
-  Slots slots;
-  const ExpertWeights* experts;  // nullptr: `one`
-  ExpertWeights one;
-  const Bf16* x;
-  Rows<float> weights;  // [T, K]; data nullptr: none
-  Bf16* a;              // [slots][width]
-  int cols, width, rows_per_scale;
-  int64_t row_bytes;
-  Order order;  // of a
-  float limit;
-
-  __device__ bool locate(int tile_rows, int tile_tokens, WeightTile& w, TokenTile& t) const {
-    MoeTile tile;
-    if (!slots.tile(tile_tokens, tile)) return false;
-    const ExpertWeights& e = experts == nullptr ? one : experts[tile.expert];
-    const int first = static_cast<int>(blockIdx.x) * (tile_rows / 2);
-    const int64_t scale_at = static_cast<int64_t>(first / rows_per_scale) * (cols / 32);
-    w.codes[0] = static_cast<const uint8_t*>(e.w1.codes) + first * row_bytes;
-    w.codes[1] = static_cast<const uint8_t*>(e.w3.codes) + first * row_bytes;
-    w.scales[0] = e.w1.scales + scale_at;
-    w.scales[1] = e.w3.scales + scale_at;
-    w.num_rows[0] = w.num_rows[1] = width - first;
-    w.half = tile_rows / 2;
-    w.rows_per_scale = rows_per_scale;
-    t = {x, cols, slots.list, tile.begin, tile.count, slots.top_k};
-    return true;
-  }
-  __device__ void finish(const SumTile& sums, int tile_rows, const TokenTile& tokens) const {
-    const int half = tile_rows / 2, first = static_cast<int>(blockIdx.x) * half, lane = threadIdx.x % kWarp;
-    const int groups = half / 32;
-    for (int i = threadIdx.x / kWarp; i < groups * tokens.count; i += kProductWarps) {  // a warp 32 channels of a token
-      const int c = i % groups * 32 + lane, token = i / groups, channel = first + c;
-      if (channel - lane >= width) continue;
-      const int slot = slots.slot(tokens.begin + token);
-      float v = swiglu_value(round_b(sums.at(c, token)), round_b(sums.at(half + c, token)), limit);
-      if (weights.data != nullptr) v *= weights.row(slot / slots.top_k)[slot % slots.top_k];
-      v = round_b(v);
-      const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max(fabsf(v)), kActFloor), kInvE4M3));
-      const int at =
-          order == Order::kPairs4 ? place_of(Order::kPairs4, channel % 8) : place_of(Order::kPairs8, channel % 8);
-      a[static_cast<int64_t>(slot) * width + channel / 8 * 8 + at] = to_b(e4m3_value(e4m3_code(v / scale)) * scale);
-    }
-  }
-};
-
-struct DownTask {
-  Slots slots;
-  const ExpertWeights* experts;
-  ExpertWeights one;
-  const Bf16* a;
-  Rows<Bf16> y;  // slot t K + k goes to columns k d .. of row t
-  int cols, hidden, rows_per_scale;
-  int64_t row_bytes;
-
-  __device__ bool locate(int tile_rows, int tile_tokens, WeightTile& w, TokenTile& t) const {
-    MoeTile tile;
-    if (!slots.tile(tile_tokens, tile)) return false;
-    const Weight& m = experts == nullptr ? one.w2 : experts[tile.expert].w2;
-    const int first = static_cast<int>(blockIdx.x) * tile_rows;
-    w.codes[0] = w.codes[1] = static_cast<const uint8_t*>(m.codes) + first * row_bytes;
-    w.scales[0] = w.scales[1] = m.scales + static_cast<int64_t>(first / rows_per_scale) * (cols / 32);
-    w.num_rows[0] = w.num_rows[1] = hidden - first;
-    w.half = tile_rows;
-    w.rows_per_scale = rows_per_scale;
-    t = {a, cols, slots.list, tile.begin, tile.count, 1};
-    return true;
-  }
-  __device__ void finish(const SumTile& sums, int tile_rows, const TokenTile& tokens) const {
-    const int first = static_cast<int>(blockIdx.x) * tile_rows;
-    for (int i = threadIdx.x; i < tile_rows * tokens.count; i += kProductThreads) {
-      const int row = i % tile_rows, token = i / tile_rows;
-      if (first + row >= hidden) continue;
-      const int slot = slots.slot(tokens.begin + token);
-      y.row(slot / slots.top_k)[static_cast<int64_t>(slot % slots.top_k) * hidden + first + row] =
-          to_b(sums.at(row, token));
-    }
-  }
-};
-
 constexpr int kSumThreads = 256;
 __global__ void __launch_bounds__(kSumThreads)
     sum_kernel(Rows<Bf16> slots, Rows<int32_t> ids, int expert_begin, int num_experts, int top_k, const Bf16* shared,
                int64_t d, Rows<Bf16> z) {
+  begin_kernel();
   const int64_t t = blockIdx.y, c = (static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x) * 2;
   if (c >= d) return;
   float2 sum = {0, 0};
@@ -208,28 +116,8 @@ void launch_down(cudaStream_t stream, const DownTask& task) {
 
 template <Format F>
 void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
-  const int rows_per_scale = F == Format::kFp8 ? 32 : 1;
-  launch_gate_up<F>(stream, {.slots = {p.slots},
-                             .experts = p.experts,
-                             .one = p.one,
-                             .x = p.x,
-                             .weights = p.weights,
-                             .a = p.a,
-                             .cols = p.hidden,
-                             .width = p.width,
-                             .rows_per_scale = rows_per_scale,
-                             .row_bytes = row_bytes_of(F, p.hidden),
-                             .order = order_of(F),
-                             .limit = p.limit});
-  launch_down<F>(stream, {.slots = {p.slots},
-                          .experts = p.experts,
-                          .one = p.one,
-                          .a = p.a,
-                          .y = p.y,
-                          .cols = p.width,
-                          .hidden = p.hidden,
-                          .rows_per_scale = rows_per_scale,
-                          .row_bytes = row_bytes_of(F, p.width)});
+  launch_gate_up<F>(stream, gate_up_task<F>(p));
+  launch_down<F>(stream, down_task<F>(p));
 }
 
 }  // namespace
@@ -240,9 +128,8 @@ int moe_tile_tokens(double rows_per_expert) {
 
 void launch_moe_plan(cudaStream_t stream, Rows<int32_t> ids, int num_slots, int top_k, int expert_begin,
                      int num_experts, int tile_tokens, int32_t* list, MoeTile* tiles, int* num_tiles) {
-  plan_kernel<<<1, kPlanThreads, 0, stream>>>(ids, num_slots, top_k, expert_begin, num_experts, tile_tokens, list,
-                                              tiles, num_tiles);
-  launched("moe plan");
+  start("moe plan", plan_kernel, 1, kPlanThreads, 0, stream, ids, num_slots, top_k, expert_begin, num_experts,
+        tile_tokens, list, tiles, num_tiles);
 }
 
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {
@@ -252,8 +139,8 @@ void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {
 void launch_moe_sum(cudaStream_t stream, Rows<Bf16> slots, Rows<int32_t> ids, int expert_begin, int num_experts,
                     int top_k, const Bf16* shared, int num_rows, int64_t d, Rows<Bf16> z) {
   const dim3 grid(static_cast<unsigned>(blocks_for(d, 2 * kSumThreads)), num_rows);
-  sum_kernel<<<grid, kSumThreads, 0, stream>>>(slots, ids, expert_begin, num_experts, top_k, shared, d, z);
-  launched("moe sum");
+  start("moe sum", sum_kernel, grid, kSumThreads, 0, stream, slots, ids, expert_begin, num_experts, top_k, shared, d,
+        z);
 }
 
 }  // namespace deepinfer::kernels::cuda

@@ -94,14 +94,26 @@ struct SumTile {
 // ---- few rows -------------------------------------------------------------------------------------------------------
 
 // A stage of a warp's ring: weights, then tokens, then 4 scales a weight row. Two blocks share a multiprocessor where
-// their rings fit, so 16 warps keep two stages each in flight.
+// their rings fit, so 16 warps keep two stages each in flight. Pieces of 16 bytes are exchanged within a row so that 8
+// neighbouring lanes read 8 different places.
+__host__ __device__ constexpr int wide_piece_at(int row, int piece) {  // rows of 256 bytes, a quad reads 4 q + i
+  return row * 256 + (piece ^ piece >> 3 << 1 ^ (row & 1)) * 16;
+}
+template <Format F>
+__host__ __device__ constexpr int weight_piece_at(int row, int piece) {
+  return F == Format::kFp4   ? row * 64 + piece * 16
+         : F == Format::kFp8 ? row * 128 + (piece ^ (row & 1)) * 16
+                             : wide_piece_at(row, piece);
+}
+
 template <Format F, int kM, int kN>
 struct FewLayout {
   static constexpr int kRows = 16 * kM, kTokens = 8 * kN;
-  static constexpr int kTokensAt = kRows * weight_row_stride(F);
-  static constexpr int kScalesAt = kTokensAt + kTokens * kTokenRowStride;
+  static constexpr int kTokensAt = kRows * 64 * pieces_of(F);
+  static constexpr int kScalesAt = kTokensAt + kTokens * 256;
   static constexpr int kStageBytes = kScalesAt + (F == Format::kBF16 ? 0 : 4 * kRows);
-  static constexpr int kStages = 3 * kStageBytes * kProductWarps <= 113 << 10 ? 3 : 2;
+  static constexpr int kShare = 113 << 10;  // of two blocks
+  static constexpr int kStages = 3 * kStageBytes * kProductWarps <= kShare ? 3 : 2;
   static constexpr int kSumStride = kRows + 4;  // 2 (rows + 4) = 8 mod 32: fragments are written without bank conflicts
   static constexpr int kPart = kTokens * kSumStride;
   static constexpr int kRing = kStages * kStageBytes * kProductWarps, kParts = 4 * kProductWarps * kPart;
@@ -112,6 +124,8 @@ struct FewLayout {
 template <Format F, int kM, int kN, typename Task>
 __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes <= 113 << 10 ? 2 : 1)
     few_rows_kernel(Task task) {
+  allow_next();
+  if constexpr (Task::kIsPlanned) wait_for_previous();
   using L = FewLayout<F, kM, kN>;
   extern __shared__ __align__(128) uint8_t shared[];
   WeightTile weights;
@@ -120,6 +134,7 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
   const int cols = task.cols, segment = segment_of(cols), num_segments = (cols + segment - 1) / segment;
   const int num_groups = cols / 32;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, q = lane % 4, r = lane / 4;
+  if (warp >= num_segments) wait_for_previous();
   constexpr int kPieces = pieces_of(F);
   float c[kM][kN][4] = {};
   if (warp < num_segments) {
@@ -140,19 +155,22 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
     for (int m = 0; m < kM; m += 2) scales[m] = RowPointer<F>(weights, min(16 * m + lane, L::kRows - 1), cols).scales;
     const int token_part = lane % 16;
     const bool has_whole_steps = cols % 128 == 0;
-    auto copy_stage = [&](int step) {
+    auto copy_weights = [&](int step) {
       const int group = 4 * (first_step + step);
       const uint32_t to = ring_at + step % L::kStages * L::kStageBytes;
       const bool exists = group + part / kPieces < num_groups;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
-        copy_async(to + (copy_row + kRowsAtOnce * i) * weight_row_stride(F) + part / kPieces * weight_piece_stride(F) +
-                       part % kPieces * 16,
+        copy_async(to + weight_piece_at<F>(copy_row + kRowsAtOnce * i, part),
                    from[i] + (exists ? group * kPieces * 16 : 0), exists);
       }
+    };
+    auto copy_rest = [&](int step) {
+      const int group = 4 * (first_step + step);
+      const uint32_t to = ring_at + step % L::kStages * L::kStageBytes;
       const bool has_token = group + token_part / 4 < num_groups;
       for (int i = lane / 16; i < tokens.count; i += 2) {
-        copy_async(to + L::kTokensAt + i * kTokenRowStride + token_part / 4 * kTokenPieceStride + token_part % 4 * 16,
+        copy_async(to + L::kTokensAt + wide_piece_at(i, token_part),
                    tokens.row(i) + (has_token ? 32 * group + 8 * token_part : 0), has_token);
       }
       if constexpr (F != Format::kBF16) {
@@ -171,18 +189,26 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
         }
       }
     };
+    // Weights do not depend on what runs before; tokens do.
 #pragma unroll
     for (int s = 0; s < L::kStages - 1; ++s) {
-      if (s < num_steps) copy_stage(s);
+      if (s < num_steps) copy_weights(s);
+    }
+    if constexpr (!Task::kIsPlanned) wait_for_previous();
+#pragma unroll
+    for (int s = 0; s < L::kStages - 1; ++s) {
+      if (s < num_steps) copy_rest(s);
       commit_copies();
     }
     for (int step = 0; step < num_steps; ++step) {
       wait_copies<L::kStages - 2>();
       __syncwarp();
-      if (step + L::kStages - 1 < num_steps) copy_stage(step + L::kStages - 1);
+      if (step + L::kStages - 1 < num_steps) {
+        copy_weights(step + L::kStages - 1);
+        copy_rest(step + L::kStages - 1);
+      }
       commit_copies();
       const uint8_t* stage = ring + step % L::kStages * L::kStageBytes;
-      const uint8_t* weight_at = stage + r * weight_row_stride(F) + q * weight_piece_stride(F);
       uint32_t factor[kM][2];
       uint4 raw[kM][2][kPieces];
 #pragma unroll
@@ -194,7 +220,7 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
           if constexpr (F != Format::kBF16) {
 #pragma unroll
             for (int k = 0; k < kPieces; ++k)
-              raw[m][i][k] = *reinterpret_cast<const uint4*>(weight_at + row * weight_row_stride(F) + 16 * k);
+              raw[m][i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(row + r, kPieces * q + k));
           }
         }
       }
@@ -207,7 +233,7 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
           for (int i = 0; i < 2; ++i) {
             if constexpr (F == Format::kBF16) {
               const uint4 w =
-                  *reinterpret_cast<const uint4*>(weight_at + (16 * m + 8 * i) * weight_row_stride(F) + 16 * kPair);
+                  *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(16 * m + 8 * i + r, 4 * q + kPair));
               a[0][m][i] = w.x, a[0][m][i + 2] = w.y, a[1][m][i] = w.z, a[1][m][i + 2] = w.w;
             } else {
               expand<F, 2 * kPair>(raw[m][i], factor[m][i], a[0][m][i], a[0][m][i + 2]);
@@ -217,8 +243,8 @@ __global__ void __launch_bounds__(kProductThreads, FewLayout<F, kM, kN>::kBytes 
         }
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          const uint8_t* token = stage + L::kTokensAt + min(8 * n + r, tokens.count - 1) * kTokenRowStride;
-          const uint4 b = *reinterpret_cast<const uint4*>(token + q * kTokenPieceStride + 16 * kPair);
+          const int token = min(8 * n + r, tokens.count - 1);
+          const uint4 b = *reinterpret_cast<const uint4*>(stage + L::kTokensAt + wide_piece_at(token, 4 * q + kPair));
 #pragma unroll
           for (int m = 0; m < kM; ++m) {
             mma(c[m][n], a[0][m], b.x, b.y);
@@ -269,6 +295,7 @@ struct ManyLayout {
 
 template <Format F, int kM, int kN, typename Task>
 __global__ void __launch_bounds__(kProductThreads, kM == 1 ? 2 : 1) many_rows_kernel(Task task) {
+  begin_kernel();
   using L = ManyLayout<F, kM, kN>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int64_t token_offset[L::kTokens];  // elements from x
@@ -427,8 +454,7 @@ void launch_few(cudaStream_t stream, dim3 grid, const Task& task) {
   static const cudaError_t status =
       cudaFuncSetAttribute(few_rows_kernel<F, kM, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   deepinfer::cuda::check(status, "few_rows");
-  few_rows_kernel<F, kM, kN><<<grid, kProductThreads, kBytes, stream>>>(task);
-  launched("few_rows");
+  start("few_rows", few_rows_kernel<F, kM, kN, Task>, grid, kProductThreads, kBytes, stream, task);
 }
 template <Format F, int kM, int kN, typename Task>
 void launch_many(cudaStream_t stream, dim3 grid, const Task& task) {
@@ -436,8 +462,7 @@ void launch_many(cudaStream_t stream, dim3 grid, const Task& task) {
   static const cudaError_t status =
       cudaFuncSetAttribute(many_rows_kernel<F, kM, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   deepinfer::cuda::check(status, "many_rows");
-  many_rows_kernel<F, kM, kN><<<grid, kProductThreads, kBytes, stream>>>(task);
-  launched("many_rows");
+  start("many_rows", many_rows_kernel<F, kM, kN, Task>, grid, kProductThreads, kBytes, stream, task);
 }
 
 }  // namespace deepinfer::kernels::cuda

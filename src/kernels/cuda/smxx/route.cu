@@ -15,6 +15,7 @@ __device__ float score_of(float logit, float temperature) {
 }
 
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp) route_kernel(RouteArgs p) {
+  begin_kernel();
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (t >= p.num_rows) return;
@@ -82,8 +83,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) route_kernel(RouteArgs p
 
 void launch_route(cudaStream_t stream, const RouteArgs& a) {
   const int blocks = (a.num_rows + kRowsPerBlock - 1) / kRowsPerBlock;
-  route_kernel<<<blocks, kRowsPerBlock * kWarp, 0, stream>>>(a);
-  launched("route");
+  start("route", route_kernel, blocks, kRowsPerBlock * kWarp, 0, stream, a);
 }
 
 }  // namespace deepinfer::kernels::cuda

@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 __global__ void embed_kernel(EmbedArgs a) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   const int32_t id = a.ids[t];
   const int64_t row = id - a.row_begin;
@@ -21,6 +22,7 @@ __global__ void embed_kernel(EmbedArgs a) {
 }
 
 __global__ void rms_norm_kernel(Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, int64_t n, float eps) {
+  begin_kernel();
   __shared__ float scratch[kThreads / kWarp];
   const Bf16* in = x.row(blockIdx.x);
   Bf16* out = y.row(blockIdx.x);
@@ -32,6 +34,7 @@ __global__ void rms_norm_kernel(Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, in
 }
 
 __global__ void rope_kernel(const int64_t* positions, Frequencies freq, Rows<float> cos, Rows<float> sin) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   const int i = threadIdx.x;
   if (i >= freq.count) return;
@@ -44,6 +47,7 @@ __global__ void rope_kernel(const int64_t* positions, Frequencies freq, Rows<flo
 }
 
 __global__ void stream_mean_kernel(Rows<Bf16> streams, int m, int64_t d, Rows<Bf16> mean) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   for (int64_t c = threadIdx.x; c < d; c += kThreads) {
     float sum = 0;
@@ -54,12 +58,14 @@ __global__ void stream_mean_kernel(Rows<Bf16> streams, int m, int64_t d, Rows<Bf
 
 __global__ void gather_rows_kernel(const Bf16* table, int64_t table_rows, int64_t row_begin, const int32_t* ids,
                                    Rows<Bf16> out, int64_t n) {
+  begin_kernel();
   const int64_t t = blockIdx.x, row = ids[t] - row_begin;
   const bool is_here = row >= 0 && row < table_rows;
   for (int64_t c = threadIdx.x; c < n; c += kThreads) out.row(t)[c] = is_here ? table[row * n + c] : to_b(0.f);
 }
 
 __global__ void combine_kernel(Rows<Bf16> slots, Rows<Bf16> shared, int top_k, int64_t d, Rows<Bf16> z) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   for (int64_t c = threadIdx.x; c < d; c += kThreads) {
     float sum = 0;
@@ -69,6 +75,7 @@ __global__ void combine_kernel(Rows<Bf16> slots, Rows<Bf16> shared, int top_k, i
 }
 
 __global__ void swiglu_kernel(Rows<Bf16> gate, Rows<Bf16> up, Rows<Bf16> a, int64_t n, float limit) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   for (int64_t c = threadIdx.x; c < n; c += kThreads)
     a.row(t)[c] = to_b(swiglu_value(to_f(gate.row(t)[c]), to_f(up.row(t)[c]), limit));
@@ -76,6 +83,7 @@ __global__ void swiglu_kernel(Rows<Bf16> gate, Rows<Bf16> up, Rows<Bf16> a, int6
 
 // One warp a table row.
 __global__ void engram_gather_kernel(EngramGatherArgs a) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   for (int64_t i = threadIdx.x / kWarp; i < a.columns; i += kThreads / kWarp) {
     const int64_t row = a.rows.row(t)[i] - a.row_begin;
@@ -92,6 +100,7 @@ __global__ void engram_gather_kernel(EngramGatherArgs a) {
 
 // One block for a row and a stream.
 __global__ void engram_gate_kernel(EngramGateArgs p) {
+  begin_kernel();
   __shared__ float scratch[kThreads / kWarp];
   const int64_t t = blockIdx.x, j = blockIdx.y, d = p.d;
   if (p.is_image != nullptr && p.is_image[t] != 0) return;
@@ -117,45 +126,36 @@ __global__ void engram_gate_kernel(EngramGateArgs p) {
 }  // namespace
 
 void launch_embed(cudaStream_t stream, const EmbedArgs& a) {
-  embed_kernel<<<a.num_rows, kThreads, 0, stream>>>(a);
-  launched("embed");
+  start("embed", embed_kernel, a.num_rows, kThreads, 0, stream, a);
 }
 void launch_rms_norm(cudaStream_t stream, Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, int num_rows, int64_t n,
                      float eps) {
-  rms_norm_kernel<<<num_rows, kThreads, 0, stream>>>(x, y, gain, n, eps);
-  launched("rms_norm");
+  start("rms_norm", rms_norm_kernel, num_rows, kThreads, 0, stream, x, y, gain, n, eps);
 }
 void launch_rope(cudaStream_t stream, const int64_t* positions, const Frequencies& freq, Rows<float> cos,
                  Rows<float> sin, int num_rows) {
-  rope_kernel<<<num_rows, kMaxPairs, 0, stream>>>(positions, freq, cos, sin);
-  launched("rope");
+  start("rope", rope_kernel, num_rows, kMaxPairs, 0, stream, positions, freq, cos, sin);
 }
 void launch_stream_mean(cudaStream_t stream, Rows<Bf16> streams, int m, Rows<Bf16> mean, int num_rows, int64_t d) {
-  stream_mean_kernel<<<num_rows, kThreads, 0, stream>>>(streams, m, d, mean);
-  launched("stream_mean");
+  start("stream_mean", stream_mean_kernel, num_rows, kThreads, 0, stream, streams, m, d, mean);
 }
 void launch_gather_rows(cudaStream_t stream, const Bf16* table, int64_t table_rows, int64_t row_begin,
                         const int32_t* ids, Rows<Bf16> out, int num_rows, int64_t n) {
-  gather_rows_kernel<<<num_rows, kThreads, 0, stream>>>(table, table_rows, row_begin, ids, out, n);
-  launched("gather_rows");
+  start("gather_rows", gather_rows_kernel, num_rows, kThreads, 0, stream, table, table_rows, row_begin, ids, out, n);
 }
 void launch_combine(cudaStream_t stream, Rows<Bf16> slots, Rows<Bf16> shared, int top_k, Rows<Bf16> z, int num_rows,
                     int64_t d) {
-  combine_kernel<<<num_rows, kThreads, 0, stream>>>(slots, shared, top_k, d, z);
-  launched("combine");
+  start("combine", combine_kernel, num_rows, kThreads, 0, stream, slots, shared, top_k, d, z);
 }
 void launch_swiglu(cudaStream_t stream, Rows<Bf16> gate, Rows<Bf16> up, Rows<Bf16> a, int num_rows, int64_t n,
                    float limit) {
-  swiglu_kernel<<<num_rows, kThreads, 0, stream>>>(gate, up, a, n, limit);
-  launched("swiglu");
+  start("swiglu", swiglu_kernel, num_rows, kThreads, 0, stream, gate, up, a, n, limit);
 }
 void launch_engram_gather(cudaStream_t stream, const EngramGatherArgs& a) {
-  engram_gather_kernel<<<a.num_rows, kThreads, 0, stream>>>(a);
-  launched("engram_gather");
+  start("engram_gather", engram_gather_kernel, a.num_rows, kThreads, 0, stream, a);
 }
 void launch_engram_gate(cudaStream_t stream, const EngramGateArgs& a) {
-  engram_gate_kernel<<<dim3(a.num_rows, a.m), kThreads, 0, stream>>>(a);
-  launched("engram_gate");
+  start("engram_gate", engram_gate_kernel, dim3(a.num_rows, a.m), kThreads, 0, stream, a);
 }
 
 }  // namespace deepinfer::kernels::cuda

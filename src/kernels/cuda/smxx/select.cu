@@ -5,7 +5,8 @@
 //   key
 //             of its bf16 value, 0 for "never chosen" (NaN, -inf, invisible)
 //   blocks    at the candidate source: the best key of every block, the newest one forced in
-//   top_k     a block a row: two passes of counting find the k-th largest key, one pass in order writes the indices
+//   top_k     a cluster of blocks a row: two passes of counting find the k-th largest key, one pass in order writes the
+//   indices
 //
 // Sums: channels in the order of smxx/mma.cuh, heads 2 q, 2 q + 1 of every 8 ascending, then quads by butterfly.
 // Rows are worked on as many at a time as the workspace holds scores for; a row's result does not depend on that.
@@ -19,6 +20,7 @@ namespace {
 constexpr int kMaxHeads = kMaxIndexHeads;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / kWarp;
 constexpr int kTopThreads = 1024, kPerThread = 8;
+constexpr int kTopBlocks = 8;  // of a cluster
 constexpr uint32_t kForced = 0xffff;
 
 // Larger scores have larger keys; equal scores (0 and -0 too) equal ones.
@@ -31,6 +33,7 @@ __device__ __forceinline__ uint32_t ordered_key(float score) {
 
 // A block a row, a warp a head.
 __global__ void __launch_bounds__(kMaxHeads* kWarp) queries_kernel(QueryArgs p) {
+  begin_kernel();
   const int64_t t = blockIdx.x;
   const int h = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   Bf16* out = p.out + (t * kMaxHeads + h) * p.dim;
@@ -65,6 +68,7 @@ __device__ __forceinline__ int64_t entry_at(const ScoreArgs& s, int64_t t, int64
 }
 
 __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
+  begin_kernel();
   const int64_t t = s.first_row + blockIdx.y;
   const int lane = threadIdx.x % kWarp, q = lane % 4, r = lane / 4;
   const int32_t* table = s.runs[s.run_of_row[t]].block_table;
@@ -128,6 +132,7 @@ __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
 
 // Keys of blocks of `size` entries.
 __global__ void blocks_kernel(ScoreArgs s, int size, uint16_t* out, int64_t out_stride) {
+  begin_kernel();
   const int64_t t = s.first_row + blockIdx.y;
   const int64_t visible = (s.positions[t] + 1) / s.cache.ratio, count = blocks_for(visible, size);
   const uint16_t* keys = s.keys + blockIdx.y * s.stride;
@@ -173,22 +178,57 @@ __device__ uint32_t scan_block(uint32_t v, uint32_t* scratch, uint32_t& all) {
   return v + (warp == 0 ? 0 : scratch[warp - 1]);
 }
 
-// Counts the bytes of all keys (high), or the low bytes of those whose high byte is `high`.
-__device__ void count_bytes(const uint16_t* keys, int64_t count, int high, uint32_t* bins) {
-  for (int i = threadIdx.x; i < 256; i += kTopThreads) bins[i] = 0;
+// Counts the bytes of all keys (high), or the low bytes of those whose high byte is `high`, into bins[256]. A lane has
+// counters of its own, [256][32]: most scores share a few high bytes.
+__device__ void count_bytes(const uint16_t* keys, int64_t begin, int64_t end, int high, uint32_t* counters,
+                            uint32_t* bins) {
+  for (int i = threadIdx.x; i < 256 * kWarp; i += kTopThreads) counters[i] = 0;
   __syncthreads();
-  for (int64_t at = threadIdx.x * int64_t{kPerThread}; at < count; at += int64_t{kTopThreads} * kPerThread) {
+  uint32_t* mine = counters + threadIdx.x % kWarp;
+  for (int64_t at = begin + threadIdx.x * int64_t{kPerThread}; at < end; at += int64_t{kTopThreads} * kPerThread) {
     const uint4 packed = *reinterpret_cast<const uint4*>(keys + at);
     const uint16_t* v = reinterpret_cast<const uint16_t*>(&packed);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      if (at + i >= count || v[i] == 0) continue;
+      if (at + i >= end || v[i] == 0) continue;
       if (high < 0) {
-        atomicAdd(bins + (v[i] >> 8), 1u);
+        atomicAdd(mine + (v[i] >> 8) * kWarp, 1u);
       } else if (v[i] >> 8 == high) {
-        atomicAdd(bins + (v[i] & 255), 1u);
+        atomicAdd(mine + (v[i] & 255) * kWarp, 1u);
       }
     }
+  }
+  __syncthreads();
+  if (threadIdx.x < 256) {
+    uint32_t sum = 0;
+    for (int i = 0; i < kWarp; ++i) sum += counters[threadIdx.x * kWarp + (threadIdx.x + i) % kWarp];
+    bins[threadIdx.x] = sum;
+  }
+  __syncthreads();
+}
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// The word at this place of the shared memory of another block of the cluster.
+__device__ __forceinline__ uint32_t word_of(const uint32_t* place, int rank) {
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place)), v;
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+// all[256] = sum of the cluster's bins.
+__device__ void add_bins(const uint32_t* bins, uint32_t* all) {
+  cluster_barrier();
+  if (threadIdx.x < 256) {
+    uint32_t sum = 0;
+    for (int rank = 0; rank < kTopBlocks; ++rank) sum += word_of(bins + threadIdx.x, rank);
+    all[threadIdx.x] = sum;
   }
   __syncthreads();
 }
@@ -222,40 +262,61 @@ __device__ void find_bin(const uint32_t* bins, int wanted, int* bin, int* left) 
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kTopThreads) top_k_kernel(TopK p) {
-  __shared__ uint32_t bins[256], scratch[kWarp];
+// A cluster of blocks a row, each with a piece of the keys in order.
+__global__ void __cluster_dims__(kTopBlocks, 1, 1) __launch_bounds__(kTopThreads) top_k_kernel(TopK p) {
+  begin_kernel();
+  __shared__ uint32_t counters[256 * kWarp], high_bins[256], low_bins[256], all[256], scratch[kWarp];
+  __shared__ uint32_t found[2];  // of this block: keys above the border, keys that equal it
   __shared__ int bin[2], left[2];
-  const int64_t t = p.scores.first_row + blockIdx.x;
+  const int row = blockIdx.x / kTopBlocks, rank = static_cast<int>(cluster_rank());
+  const int64_t t = p.scores.first_row + row;
   const int64_t visible = (p.scores.positions[t] + 1) / p.scores.cache.ratio;
   const int64_t count = p.block_size > 1 ? blocks_for(visible, p.block_size) : num_places(p.scores, visible);
-  const uint16_t* keys = p.keys + blockIdx.x * p.stride;
+  const uint16_t* keys = p.keys + row * p.stride;
   int32_t* out = p.out.row(t);
+  const int64_t share = blocks_for(count, kTopBlocks * kPerThread) * kPerThread;
+  const int64_t begin = min(count, rank * share), end = min(count, begin + share);
 
-  count_bytes(keys, count, -1, bins);
-  find_bin(bins, p.k, &bin[0], &left[0]);
+  count_bytes(keys, begin, end, -1, counters, high_bins);
+  add_bins(high_bins, all);
+  find_bin(all, p.k, &bin[0], &left[0]);
   uint32_t border = 0;  // keys above it are chosen, and the first `ties` that equal it
   int ties = 0;
   if (bin[0] >= 0) {
-    count_bytes(keys, count, bin[0], bins);
-    find_bin(bins, left[0], &bin[1], &left[1]);
+    count_bytes(keys, begin, end, bin[0], counters, low_bins);
+    add_bins(low_bins, all);
+    find_bin(all, left[0], &bin[1], &left[1]);
     border = static_cast<uint32_t>(bin[0] << 8 | bin[1]);
     ties = left[1];
   }
+  if (threadIdx.x == 0) {
+    uint32_t above = 0;
+    for (int b = bin[0] + 1; b < 256; ++b) above += high_bins[b];
+    for (int b = bin[0] < 0 ? 256 : bin[1] + 1; b < 256; ++b) above += low_bins[b];
+    found[0] = above;
+    found[1] = bin[0] < 0 ? 0 : low_bins[bin[1]];
+  }
+  cluster_barrier();
+  int num_above = 0, num_equal = 0, total = 0, total_equal = 0;  // of the blocks before, of all
+  for (int r = 0; r < kTopBlocks; ++r) {
+    const int above = static_cast<int>(word_of(found, r)), equal = static_cast<int>(word_of(found + 1, r));
+    if (r < rank) num_above += above, num_equal += equal;
+    total += above, total_equal += equal;
+  }
 
-  int num_above = 0, num_equal = 0;
-  for (int64_t base = 0; base < count; base += int64_t{kTopThreads} * kPerThread) {
+  for (int64_t base = begin; base < end; base += int64_t{kTopThreads} * kPerThread) {
     const int64_t at = base + threadIdx.x * int64_t{kPerThread};
     uint16_t v[kPerThread] = {};
-    if (at < count) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(keys + at);
+    if (at < end) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(keys + at);
     uint32_t mine = 0;  // above in the low half, equal in the high half
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
-      if (at + i >= count) v[i] = 0;
+      if (at + i >= end) v[i] = 0;
       if (v[i] == 0) continue;
       mine += v[i] > border ? 1u : v[i] == border ? 1u << 16 : 0u;
     }
-    uint32_t all;
-    const uint32_t before = scan_block(mine, scratch, all) - mine;
+    uint32_t sum;
+    const uint32_t before = scan_block(mine, scratch, sum) - mine;
     int above = num_above + static_cast<int>(before & 0xffff), equal = num_equal + static_cast<int>(before >> 16);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -268,10 +329,13 @@ __global__ void __launch_bounds__(kTopThreads) top_k_kernel(TopK p) {
       above += is_above;
       equal += is_equal;
     }
-    num_above += static_cast<int>(all & 0xffff);
-    num_equal += static_cast<int>(all >> 16);
+    num_above += static_cast<int>(sum & 0xffff);
+    num_equal += static_cast<int>(sum >> 16);
   }
-  for (int i = num_above + min(num_equal, ties) + threadIdx.x; i < p.k; i += kTopThreads) out[i] = -1;
+  if (rank == 0) {
+    for (int i = total + min(total_equal, ties) + threadIdx.x; i < p.k; i += kTopThreads) out[i] = -1;
+  }
+  cluster_barrier();  // nobody leaves while its memory may be read
 }
 
 // Enough blocks to fill the machine with one row, and no more than there are keys.
@@ -283,22 +347,19 @@ unsigned splits_of(const ScoreArgs& a) {
 }  // namespace
 
 void launch_index_queries(cudaStream_t stream, const QueryArgs& a) {
-  queries_kernel<<<a.num_rows, kMaxHeads * kWarp, 0, stream>>>(a);
-  launched("index queries");
+  start("index queries", queries_kernel, a.num_rows, kMaxHeads * kWarp, 0, stream, a);
 }
 void launch_index_scores(cudaStream_t stream, const ScoreArgs& a) {
-  scores_kernel<<<dim3(splits_of(a), a.num_rows), kScoreThreads, 0, stream>>>(a);
-  launched("index scores");
+  start("index scores", scores_kernel, dim3(splits_of(a), a.num_rows), kScoreThreads, 0, stream, a);
 }
 void launch_block_keys(cudaStream_t stream, const ScoreArgs& a, uint16_t* out, int64_t out_stride) {
-  blocks_kernel<<<dim3(std::max(1u, splits_of(a) / 4), a.num_rows), 256, 0, stream>>>(a, a.candidate_size, out,
-                                                                                      out_stride);
-  launched("index blocks");
+  start("index blocks", blocks_kernel, dim3(std::max(1u, splits_of(a) / 4), a.num_rows), 256, 0, stream, a,
+        a.candidate_size, out, out_stride);
 }
 void launch_top_k(cudaStream_t stream, const ScoreArgs& scores, const uint16_t* keys, int64_t stride, int block_size,
                   Rows<int32_t> out, int k) {
-  top_k_kernel<<<scores.num_rows, kTopThreads, 0, stream>>>({scores, keys, stride, block_size, out, k});
-  launched("top_k");
+  start("top_k", top_k_kernel, kTopBlocks * scores.num_rows, kTopThreads, 0, stream,
+        TopK{scores, keys, stride, block_size, out, k});
 }
 
 }  // namespace deepinfer::kernels::cuda

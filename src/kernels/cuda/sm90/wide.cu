@@ -1,0 +1,229 @@
+// Products of many tokens with Hopper's warpgroup instruction; the same bits as smxx/product.cuh.
+//
+//   A block takes 128 weight rows and 8 kN tokens, each of its two warpgroups 64 of the rows. Coded weights come into
+//   shared memory, are expanded in registers and are the register operand; tokens are the shared one. wgmma adds the 16
+//   columns of a step as mma.sync does (measured: no bit differs), and the columns of a step, the order of steps and
+//   the segments are those of smxx, so results are equal. For that the tokens are stored in "wide" order: the columns
+//   that the four lanes of a quad own, step by step (launch.h, wide_place).
+//
+//   Stages: [weights][tokens, columns 0 - 63][tokens, columns 64 - 127], tokens with the 128-byte swizzle. A stage is
+//   filled again when the step after the one that read it has begun: until then a warpgroup may still be multiplying.
+#include "kernels/cuda/smxx/tasks.cuh"
+
+namespace deepinfer::kernels::cuda {
+namespace {
+
+__device__ __forceinline__ void warpgroup_mma(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_mma(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, "
+      "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, "
+      "%57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),
+        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),
+        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
+        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),
+        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// 8 rows of 128 bytes, swizzled, 1,024 bytes to the next 8.
+__device__ __forceinline__ uint64_t matrix_at(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+template <int kCount>
+__device__ __forceinline__ void keep_in_place(float (&c)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+template <Format F, int kN>
+struct WideLayout {
+  static constexpr int kRows = 128, kTokens = 8 * kN;
+  static constexpr int kTokensAt = kRows * 64 * pieces_of(F), kHalfBytes = kTokens * 128;
+  static constexpr int kStageBytes = kTokensAt + 2 * kHalfBytes;
+  static constexpr int kMost = kN <= 8 ? 112 << 10 : 220 << 10;  // two small blocks share a multiprocessor
+  static constexpr int kStages = kMost / kStageBytes >= 5 ? 5 : kMost / kStageBytes >= 3 ? kMost / kStageBytes : 3;
+  static constexpr int kSumStride = kRows + 4;
+  static constexpr int kRing = kStages * kStageBytes, kSums = 4 * kTokens * kSumStride;
+  static constexpr int kBytes = (kRing > kSums ? kRing : kSums) + 1024;  // for the alignment
+  static_assert(kTokensAt % 1024 == 0 && kHalfBytes % 1024 == 0 && kBytes <= 227 << 10);
+};
+
+template <Format F, int kN, typename Task>
+__global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 113 << 10 ? 2 : 1)
+    wide_kernel(Task task) {
+  using L = WideLayout<F, kN>;
+  begin_kernel();
+  extern __shared__ uint8_t unaligned[];
+  __shared__ int64_t token_offset[L::kTokens];  // elements from x
+  uint8_t* shared = unaligned + (1024 - __cvta_generic_to_shared(unaligned) % 1024) % 1024;
+  const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  WeightTile weights;
+  TokenTile tokens;
+  if (!task.locate(L::kRows, L::kTokens, weights, tokens)) return;
+  const int cols = task.cols, num_steps = cols / 128, steps_a_segment = segment_of(cols) / 128;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, q = lane % 4, r = lane / 4;
+  constexpr int kPieces = pieces_of(F), kStages = L::kStages;
+  if (threadIdx.x < L::kTokens) token_offset[threadIdx.x] = tokens.row(threadIdx.x) - tokens.x;
+  __syncthreads();
+
+  // A thread copies the same piece of several rows and tokens.
+  constexpr int kPerRow = 4 * kPieces, kRowsAtOnce = kProductThreads / kPerRow, kRowCopies = L::kRows / kRowsAtOnce;
+  const int part = threadIdx.x % kPerRow, copy_row = threadIdx.x / kPerRow;
+  uint32_t row_offset[kRowCopies];
+  const uint8_t* row_base[2] = {weights.codes[0], weights.codes[1]};
+#pragma unroll
+  for (int i = 0; i < kRowCopies; ++i) {
+    const int row = copy_row + kRowsAtOnce * i, side = row >= weights.half;
+    row_offset[i] = static_cast<uint32_t>(RowPointer<F>(weights, row, cols).codes - row_base[side]) + 16 * part;
+  }
+  const int token_part = threadIdx.x % 16, half_at = token_part / 8 * L::kHalfBytes;
+  auto copy_stage = [&](int step) {
+    const uint32_t to = base + step % kStages * L::kStageBytes;
+#pragma unroll
+    for (int i = 0; i < kRowCopies; ++i) {
+      const int row = copy_row + kRowsAtOnce * i;
+      copy_async(to + weight_piece_at<F>(row, part),
+                 row_base[row >= weights.half] + row_offset[i] + step * 64 * kPieces, true);
+    }
+#pragma unroll
+    for (int i = 0; i < L::kTokens / 16; ++i) {
+      const int token = threadIdx.x / 16 + 16 * i;
+      copy_async(to + L::kTokensAt + half_at + token * 128 + (token_part % 8 ^ token % 8) * 16,
+                 tokens.x + token_offset[token] + step * 128 + 8 * token_part, true);
+    }
+  };
+#pragma unroll
+  for (int s = 0; s < kStages - 2; ++s) {
+    if (s < num_steps) copy_stage(s);
+    commit_copies();
+  }
+  const int first_row = warp * 16 + r;  // of the tile; warpgroup g has rows 64 g ..
+  const uint8_t* scales[2] = {RowPointer<F>(weights, first_row, cols).scales,
+                              RowPointer<F>(weights, first_row + 8, cols).scales};
+  uint32_t next_factor[2] = {};
+  auto load_factors = [&](int step) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      next_factor[i] = F != Format::kBF16 && step < num_steps ? scale_factor<F>(__ldg(scales[i] + 4 * step + q)) : 0;
+  };
+  load_factors(0);
+
+  float c[4 * kN] = {}, total[4 * kN];
+  uint32_t a[2][4];
+  for (int step = 0; step < num_steps; ++step) {
+    wait_copies<kStages - 3>();
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (step + kStages - 2 < num_steps) copy_stage(step + kStages - 2);
+    commit_copies();
+    const uint32_t factor[2] = {next_factor[0], next_factor[1]};
+    load_factors(step + 1);
+    const uint8_t* stage = shared + step % kStages * L::kStageBytes;
+    const uint32_t tokens_at = base + step % kStages * L::kStageBytes + L::kTokensAt;
+    uint4 raw[2][kPieces];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k)
+        raw[i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(first_row + 8 * i, kPieces * q + k));
+    }
+    unrolled<8>([&](auto s) {
+      constexpr int kStep = decltype(s)::value;
+      uint32_t (&now)[4] = a[kStep % 2];
+      expand<F, kStep>(raw[0], factor[0], now[0], now[2]);
+      expand<F, kStep>(raw[1], factor[1], now[1], now[3]);
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      warpgroup_mma(c, now, matrix_at(tokens_at + kStep / 4 * L::kHalfBytes) + kStep % 4 * 2);
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      wait_products<1>();  // the registers of the step before are free again
+    });
+    if ((step + 1) % steps_a_segment == 0 || step + 1 == num_steps) {
+      wait_products<0>();
+      keep_in_place(c);
+      const bool is_first = step < steps_a_segment;
+#pragma unroll
+      for (int i = 0; i < 4 * kN; ++i) {
+        total[i] = is_first ? c[i] : total[i] + c[i];
+        c[i] = 0;
+      }
+      keep_in_place(c);
+    }
+  }
+  wait_copies<0>();
+  __syncthreads();
+  const SumTile sums{reinterpret_cast<float*>(shared), L::kSumStride};
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      sums.at(first_row + 8 * (i / 2), 8 * n + 2 * q + i % 2) = total[4 * n + i] * inverse_unit(F);
+  }
+  __syncthreads();
+  task.finish(sums, L::kRows, tokens);
+}
+
+template <Format F, int kN, typename Task>
+void launch(cudaStream_t stream, dim3 grid, const Task& task) {
+  constexpr int kBytes = WideLayout<F, kN>::kBytes;
+  static const cudaError_t status =
+      cudaFuncSetAttribute(wide_kernel<F, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  deepinfer::cuda::check(status, "wide");
+  start("wide", wide_kernel<F, kN, Task>, grid, kProductThreads, kBytes, stream, task);
+}
+template <Format F, typename Task>
+void launch(cudaStream_t stream, dim3 grid, int tile_tokens, const Task& task) {
+  tile_tokens == 64 ? launch<F, 8>(stream, grid, task) : launch<F, 16>(stream, grid, task);
+}
+
+template <Format F>
+void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
+  const auto tiles = static_cast<unsigned>(p.slots.max_tiles);
+  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.width, 64)), tiles}, p.slots.tile_tokens, gate_up_task<F>(p));
+  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.hidden, 128)), tiles}, p.slots.tile_tokens, down_task<F>(p));
+}
+
+}  // namespace
+
+bool has_wide_products() {
+  static const bool has = [] {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && major == 9;
+  }();
+  return has;
+}
+
+void launch_wide_products(cudaStream_t stream, Format format, const ProductArgs& a) {
+  LinearTask task{a};
+  const int tile_tokens = a.num_tokens <= 64 ? 64 : 128;
+  const dim3 grid = grid_of(task, 128, tile_tokens);
+  format == Format::kFp8 ? launch<Format::kFp8>(stream, grid, tile_tokens, task)
+                         : launch<Format::kBF16>(stream, grid, tile_tokens, task);
+}
+
+void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {
+  format == Format::kFp4 ? launch_experts_as<Format::kFp4>(stream, a) : launch_experts_as<Format::kFp8>(stream, a);
+}
+
+}  // namespace deepinfer::kernels::cuda
