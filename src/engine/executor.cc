@@ -22,6 +22,9 @@ bool is_stop(const SequenceSpec& spec, int32_t token) {
   return std::binary_search(spec.stop_ids.begin(), spec.stop_ids.end(), token);
 }
 
+// A device error in the middle of a step may come before some of its sequences were started; they end with their runs.
+constexpr const char* kLost = "the step that started this sequence failed";
+
 BufferPlan plan_buffers(Arena& arena, const ModelConfig& config, int max_logit_rows, int max_sequences) {
   int n = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
   BufferPlan p;
@@ -81,9 +84,13 @@ StepResult Executor::execute(StepJob job) {
     if (it != sequences_.end() && it->second.epoch == end.epoch) sequences_.erase(it);
   }
   for (size_t i = 0; i < job.plan.starts.size(); ++i) start(job.plan.starts[i], std::move(job.starts[i]));
-  bind(job.plan);
+  std::vector<RunResult> lost;
+  bind(job.plan, lost);
   result.runs.resize(bound_.size());
-  if (bound_.empty()) return result;
+  if (bound_.empty()) {
+    result.runs = std::move(lost);
+    return result;
+  }
 
   measure(result);
   double t0 = now_us();
@@ -95,6 +102,7 @@ StepResult Executor::execute(StepJob job) {
   result.forward_us = t1 - t0;
   result.sampling_us = t2 - t1;
   if (job.plan.proposes) result.draft_us = now_us() - t2;
+  result.runs.insert(result.runs.end(), lost.begin(), lost.end());
   return result;
 }
 
@@ -135,15 +143,17 @@ void Executor::start(const sched::PlannedStart& start, StartData data) {
 }
 
 // Lays the runs' rows out in the batch.
-void Executor::bind(const sched::StepPlan& plan) {
+void Executor::bind(const sched::StepPlan& plan, std::vector<RunResult>& lost) {
   bound_.clear();
   ids_.clear();
   logit_rows_.clear();
   context_.clear();
   for (const sched::PlannedRun& run : plan.runs) {
     auto it = sequences_.find(static_cast<int32_t>(run.seq));
-    DI_CHECK(it != sequences_.end() && it->second.epoch == run.epoch, "run of an unknown sequence {}",
-             static_cast<int>(run.seq));
+    if (it == sequences_.end() || it->second.epoch != run.epoch) {
+      lost.push_back({.seq = run.seq, .epoch = run.epoch, .error = Error{Code::kInternal, kLost}});
+      continue;
+    }
     Sequence& s = it->second;
     s.blocks.insert(s.blocks.end(), run.new_blocks.begin(), run.new_blocks.end());
     Bound b{.run = &run,

@@ -107,7 +107,7 @@ class Executor {
 
   explicit Executor(Parts parts);
   void start(const sched::PlannedStart& start, StartData data);
-  void bind(const sched::StepPlan& plan);
+  void bind(const sched::StepPlan& plan, std::vector<RunResult>& lost);
   void measure(StepResult& result) const;
   void forward();
   void sample(std::vector<RunResult>& results);
