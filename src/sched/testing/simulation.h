@@ -1,0 +1,161 @@
+// The scheduler against a simulated executor: tokens come from a hash of (sequence key, position), so that any run of a
+// sequence must give the same text, whatever was batched, preempted or cut. For tests only.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "sched/block_ledger.h"
+#include "sched/scheduler.h"
+
+namespace deepinfer::sched {
+
+// Blocks without a prefix cache: only the counting.
+class CountingLedger final : public BlockLedger {
+ public:
+  explicit CountingLedger(int n) : holders_(static_cast<size_t>(n) + 1) {
+    for (int32_t b = n; b >= 1; --b) free_.push_back(b);
+  }
+  int64_t num_blocks() const override { return static_cast<int64_t>(holders_.size()) - 1; }
+  int64_t num_available() const override { return static_cast<int64_t>(free_.size()); }
+  std::optional<int32_t> take() override {
+    if (free_.empty()) return std::nullopt;
+    int32_t b = free_.back();
+    free_.pop_back();
+    holders_[static_cast<size_t>(b)] = 1;
+    return b;
+  }
+  void share(int32_t b) override { holders_[static_cast<size_t>(b)]++; }
+  void give_back(int32_t b) override {
+    if (--holders_[static_cast<size_t>(b)] == 0) free_.push_back(b);
+  }
+  PrefixHit match(std::span<const int32_t>, const std::string&, int64_t, bool) override { return {}; }
+  ChainCursor open_chain(const std::string&) override { return {}; }
+  void publish(ChainCursor& cursor, std::span<const int32_t>, int32_t) override { cursor.num_blocks++; }
+
+ private:
+  std::vector<int> holders_;
+  std::vector<int32_t> free_;
+};
+
+inline int32_t token_at(int64_t key, int64_t position) {
+  return static_cast<int32_t>((key * 7919 + position * 104729) % 1000);
+}
+
+struct Client {
+  int64_t key = 0, prompt = 0, max_total = 0;
+  std::vector<int32_t> tokens;
+  int terminals = 0;
+  int64_t arrival_us = 0, first_token_us = -1;
+};
+
+// Runs plans one step behind, as the engine does, with random acceptance.
+class Simulation {
+ public:
+  Simulation(const SchedulerConfig& config, int num_blocks, uint32_t seed)
+      : ledger_(num_blocks), scheduler_(config, ledger_), rng_(seed), num_blocks_(num_blocks) {}
+
+  SeqId add(NewSequence spec, int64_t key) {
+    Client c{.key = key,
+             .prompt = static_cast<int64_t>(spec.tokens.size()),
+             .max_total = spec.max_total,
+             .tokens = spec.tokens,
+             .arrival_us = now_us_};
+    SeqId id = scheduler_.add(std::move(spec)).value();
+    clients_[id] = c;
+    return id;
+  }
+
+  // Plans a step, then commits the step before it.
+  void step() {
+    now_us_ += 1000;
+    StepPlan plan = scheduler_.plan(now_us_);
+    for (auto& [seq, reason] : scheduler_.take_ended()) clients_.at(seq).terminals++;
+    check(plan);
+    inflight_.push_back(std::move(plan));
+    while (inflight_.size() > 1) execute_oldest();
+    scheduler_.check_invariants();
+  }
+  bool finish(int max_steps = 200000) {
+    while ((scheduler_.has_work() || !inflight_.empty()) && max_steps-- > 0) {
+      step();
+      if (inflight_.size() == 1 && inflight_.front().empty()) inflight_.pop_front();
+    }
+    return !scheduler_.has_work();
+  }
+
+  void check(const StepPlan& plan) {
+    std::set<SeqId> seen;
+    int rows = 0;
+    for (const auto& r : plan.runs) {
+      EXPECT_TRUE(seen.insert(r.seq).second) << describe(plan);
+      rows += r.rows;
+      EXPECT_GE(r.rows, 1);
+    }
+    EXPECT_EQ(rows, plan.num_rows);
+    for (const auto& s : plan.starts) num_resumed += s.epoch > 0;
+    max_rows_seen = std::max(max_rows_seen, rows);
+  }
+
+  void execute_oldest() {
+    StepPlan plan = std::move(inflight_.front());
+    inflight_.pop_front();
+    for (const PlannedRun& r : plan.runs) {
+      auto it = clients_.find(r.seq);
+      Client& c = it->second;
+      if (fails_one_in > 0 && rng_() % static_cast<uint32_t>(fails_one_in) == 0) {
+        scheduler_.cancel(r.seq);  // what the engine does with a run that failed
+        continue;
+      }
+      RunCommit commit{.seq = r.seq, .epoch = r.epoch, .computed = r.first_pos + r.rows};
+      if (r.sample) {
+        // Fewer rows may have run than were planned, and fewer drafts were accepted than ran.
+        int accepted = r.decode ? static_cast<int>(rng_() % static_cast<uint32_t>(r.rows)) : 0;
+        if (c.first_token_us < 0) c.first_token_us = now_us_;
+        commit.planned_rows = r.decode ? r.rows : 0;
+        auto position = static_cast<int64_t>(c.tokens.size());
+        for (int i = 0; i <= accepted && position + i < c.max_total; ++i)
+          commit.tokens.push_back(token_at(c.key, position + i));
+        commit.finished = position + static_cast<int64_t>(commit.tokens.size()) >= c.max_total;
+      }
+      if (commit.tokens.empty() && r.sample) continue;  // ran past the end: the sequence is finished already
+      if (!scheduler_.commit(commit)) continue;
+      c.tokens.insert(c.tokens.end(), commit.tokens.begin(), commit.tokens.end());
+      if (commit.finished) c.terminals++;
+    }
+  }
+
+  void expect_everything_returned() {
+    EXPECT_EQ(ledger_.num_available(), num_blocks_);
+    for (auto& [id, c] : clients_) EXPECT_EQ(c.terminals, 1) << static_cast<int>(id);
+  }
+
+  CountingLedger ledger_;
+  Scheduler scheduler_;
+  std::map<SeqId, Client> clients_;
+  std::deque<StepPlan> inflight_;
+  std::mt19937 rng_;
+  int num_blocks_;
+  int64_t now_us_ = 0;
+  int max_rows_seen = 0;
+  int num_resumed = 0;  // starts after a preemption
+  int fails_one_in = 0;  // runs; 0: none
+};
+
+inline NewSequence sequence(int64_t key, int64_t prompt, int64_t output, int64_t arrival_us = 0) {
+  NewSequence s;
+  for (int64_t i = 0; i < prompt; ++i) s.tokens.push_back(token_at(key, i));
+  s.max_total = prompt + output;
+  s.arrival_us = arrival_us;
+  return s;
+}
+
+inline SchedulerConfig small_config() {
+  return {.max_rows = 64, .max_running = 8, .num_slots = 9, .num_drafts = 5, .max_length = 4096};
+}
+
+}  // namespace deepinfer::sched
