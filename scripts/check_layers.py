@@ -13,8 +13,8 @@ layers that follow. The head and the draft are compared the same way, from the e
     vendor  at least 99 % of a layer's values bit-equal, the rest within one bf16 step of the largest in its row;
             selections equal but for scores that are equal when rounded
 
-Both sides add up in double and round each sum once to fp32, so that nothing is left to the order of addition. That is
-no detail: with the fp32 sums of PyTorch a sum next to a rounding boundary falls either way, one FP8 input that takes
+Both sides make long sums and exponentials in double and round each once to fp32, so that nothing is left to the order
+of addition or to a library's last digit. That is no detail: with the fp32 sums of PyTorch a sum next to a rounding boundary falls either way, one FP8 input that takes
 another code moves a quarter of the row's results by one step, and one such window key moves every row that sees it. In
 a window-only layer of the released widths the oracle in single precision moves 84 of 130 rows against itself in double.
 
@@ -131,7 +131,7 @@ class Side:
         def tolerance(top: float) -> float:
             return 0.0 if vendor else 1e-5 * max(top, 1.0)
 
-        numerics = replace(PRESETS[name], exact_sums=True)
+        numerics = replace(PRESETS[name], exact=True)
         self.model = Forced(cfg, w, numerics, token_map, engine=engine, tolerance=tolerance)
         self.draft = Draft(cfg, w, numerics)
         self.cache, self.chunks, self.features, self.dtype = Cache(), [], [], w.dtype

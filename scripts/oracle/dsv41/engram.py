@@ -159,5 +159,5 @@ def engram_gate(net, h: torch.Tensor, kv: torch.Tensor, weight: torch.Tensor) ->
     key, value = kv[:, : m * d].reshape(n, m, d), kv[:, m * d :]
     rstd = (net.inverse_rms(h) * net.inverse_rms(key))[..., 0]
     dot = (net.wide(h * weight) * net.wide(key)).sum(-1).to(h.dtype) * rstd * d**-0.5
-    gate = torch.sigmoid(torch.copysign(dot.abs().clamp_min(1e-6).sqrt(), dot))
+    gate = net.sigmoid(torch.copysign(dot.abs().clamp_min(1e-6).sqrt(), dot))
     return h + gate[..., None] * value[:, None, :]

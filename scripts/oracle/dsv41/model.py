@@ -13,6 +13,7 @@ on (the first of ratio 1) are the consumers.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ class Numerics:
     act_fp8: bool = False  # FP8 round trip of the input of every FP8 or FP4 matrix product
     wo_a_fp8: bool = False  # the same for wo_a (DeepInfer); the vendor's reference keeps that product in bf16
     bf16: bool = False  # round every materialised activation to bf16
-    exact_sums: bool = False  # add up in double and round once; otherwise as PyTorch's kernels happen to add
+    exact: bool = False  # long sums and exponentials in double, rounded once; otherwise as PyTorch's kernels do them
 
 
 PRESETS = {
@@ -64,22 +65,12 @@ def rotate(x: torch.Tensor, pos: torch.Tensor, freq: torch.Tensor, inverse: bool
     """Rotate the last 2*len(freq) channels as adjacent pairs. x: [n, d] or [n, heads, d]; pos: [n]."""
     rd = 2 * freq.numel()
     angle = (pos.float()[:, None] * freq.float()).to(freq.dtype)  # an fp32 product, whatever the rest is computed in
-    cos, sin = angle.cos(), angle.sin() * (-1 if inverse else 1)
+    cos, sin = angle.double().cos().to(freq.dtype), angle.double().sin().to(freq.dtype) * (-1 if inverse else 1)
     if x.dim() == 3:
         cos, sin = cos[:, None], sin[:, None]
     a, b = x[..., -rd::2], x[..., -rd + 1 :: 2]
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
     return torch.cat([x[..., :-rd], turned], dim=-1)
-
-
-def sinkhorn(logits: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
-    """[..., m, m] -> close to doubly stochastic: softmax over columns, then alternate column and row sums."""
-    c = logits.softmax(-1) + eps
-    c = c / (c.sum(-2, keepdim=True) + eps)
-    for _ in range(iters - 1):
-        c = c / (c.sum(-1, keepdim=True) + eps)
-        c = c / (c.sum(-2, keepdim=True) + eps)
-    return c
 
 
 def top_mask(score: torch.Tensor, k: int) -> torch.Tensor:
@@ -121,10 +112,34 @@ class Net:
     def r(self, x):
         return x.bfloat16().to(x.dtype) if self.num.bf16 else x
 
-    # ---- sums ----
+    # ---- sums and exponentials ----
 
     def wide(self, x):
-        return x.double() if self.num.exact_sums else x
+        return x.double() if self.num.exact else x
+
+    def exp(self, x):
+        return self.wide(x).exp().to(x.dtype)
+
+    def sigmoid(self, x):
+        return 1 / (1 + self.exp(-x)) if self.num.exact else torch.sigmoid(x)
+
+    def silu(self, x):
+        return x / (1 + self.exp(-x)) if self.num.exact else torch.nn.functional.silu(x)
+
+    def softplus(self, x):
+        if not self.num.exact:
+            return torch.nn.functional.softplus(x)
+        return torch.where(x > 20, x, self.exp(x).double().log1p().to(x.dtype))
+
+    def short_sum(self, x, dim: int):
+        """Sum of a few values, in ascending order; keeps the dimension."""
+        return functools.reduce(torch.add, x.split(1, dim)) if self.num.exact else x.sum(dim, keepdim=True)
+
+    def softmax(self, x, dim: int):
+        if not self.num.exact:
+            return x.softmax(dim)
+        e = self.exp(x - x.amax(dim, keepdim=True))
+        return e / self.short_sum(e, dim)
 
     def product(self, x, weight):
         """x [n, k] times weight [o, k] transposed"""
@@ -155,15 +170,27 @@ class Net:
 
     # ---- manifold hyper-connections; streams h: [n, m, d] ----
 
+    def sinkhorn(self, logits: torch.Tensor) -> torch.Tensor:
+        """[..., m, m] -> close to doubly stochastic: softmax over columns, then alternate column and row sums."""
+        eps = self.cfg.hc_eps
+
+        def divide(c, dim):
+            return c / (self.short_sum(c, dim) + eps)
+
+        c = divide(self.softmax(logits, -1) + eps, -2)
+        for _ in range(self.cfg.hc_sinkhorn_iters - 1):
+            c = divide(divide(c, -1), -2)
+        return c
+
     def hc_mixes(self, p: str, h: torch.Tensor):
         """(pre [n, m], post [n, m], comb [n, m, m]) of the site `p` from the streams themselves."""
         m, flat = self.cfg.hc_mult, h.flatten(1)
         mix = self.product(flat, self.w[p + "_fn"]) * self.inverse_rms(flat)
         scale, base = self.w[p + "_scale"], self.w[p + "_base"]
-        pre = torch.sigmoid(mix[:, :m] * scale[0] + base[:m]) + self.cfg.hc_eps
-        post = 2 * torch.sigmoid(mix[:, m : 2 * m] * scale[1] + base[m : 2 * m])
+        pre = self.sigmoid(mix[:, :m] * scale[0] + base[:m]) + self.cfg.hc_eps
+        post = 2 * self.sigmoid(mix[:, m : 2 * m] * scale[1] + base[m : 2 * m])
         comb = (mix[:, 2 * m :] * scale[2] + base[2 * m :]).unflatten(-1, (m, m))
-        return pre, post, sinkhorn(comb, self.cfg.hc_sinkhorn_iters, self.cfg.hc_eps)
+        return pre, post, self.sinkhorn(comb)
 
     def fold(self, h: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
         return self.r((self.wide(pre)[..., None] * self.wide(h)).sum(1).to(h.dtype))
@@ -193,12 +220,13 @@ class Net:
         gate, up = self.lin(p + "w1", x), self.lin(p + "w3", x)
         if lim > 0:
             gate, up = gate.clamp(max=lim), up.clamp(-lim, lim)
-        a = torch.nn.functional.silu(gate) * up
+        a = self.silu(gate) * up
         return self.lin(p + "w2", self.r(a if weight is None else weight * a))
 
     def route(self, p: str, x: torch.Tensor, image_mask, draft: bool):
         """(expert ids [n, k], weights [n, k])"""
-        score = torch.nn.functional.softplus(self.product(x, self.w[p + "gate.weight"]) / self.cfg.gate_temp).sqrt()
+        logits = self.product(x, self.w[p + "gate.weight"])
+        score = self.softplus(logits / self.cfg.gate_temp).sqrt()
         bias = self.w[p + "gate.bias"]
         if image_mask is not None:
             bias = torch.where(image_mask[:, None], self.w[p + "gate.bias_vl"], bias)
@@ -206,7 +234,7 @@ class Net:
         ids = (score + bias).sort(dim=-1, descending=True, stable=True).indices[:, :k]
         weight = score.gather(1, ids)  # the bias only steers the choice
         if self.cfg.norm_topk_prob and k > 1:
-            weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
+            weight = weight / (self.wide(weight).sum(-1, keepdim=True).to(weight.dtype) + 1e-20)
         return ids, weight * self.cfg.routed_scaling_factor
 
     def moe(self, p: str, x: torch.Tensor, image_mask=None, draft=False) -> torch.Tensor:
@@ -234,8 +262,8 @@ class Net:
         s = self.einsum("nhd,td->nht", q, keys) * self.cfg.head_dim**-0.5
         s = s.masked_fill(~mask[:, None], -math.inf)
         top = s.amax(-1, keepdim=True).clamp_min(-1e30)
-        e = (s - top).exp()
-        total = self.wide(e).sum(-1, keepdim=True).to(e.dtype) + (self.w[p + "attn_sink"][:, None] - top).exp()
+        e = self.exp(s - top)
+        total = self.wide(e).sum(-1, keepdim=True).to(e.dtype) + self.exp(self.w[p + "attn_sink"][:, None] - top)
         return self.r(self.einsum("nht,td->nhd", self.r(e), keys) / total)
 
     def output(self, p: str, o, pos, freq):
@@ -305,7 +333,7 @@ class Model(Net):
         if i in cfg.engram_layer_ids:
             rows = chunk.engram_rows[cfg.engram_layer_ids.index(i)]
             h = self.engram(p + "engram.", h, rows, chunk.image_mask)
-        feature = self.r(h.mean(1)) if i in cfg.dspark_target_layer_ids else None
+        feature = self.r(self.short_sum(h, 1).squeeze(1) / cfg.hc_mult) if i in cfg.dspark_target_layer_ids else None
         h, pre = self.block(
             p, h, pre, lambda x: self.attention(i, x, chunk, cache), chunk.image_mask, trace=chunk.trace
         )
@@ -362,7 +390,7 @@ class Model(Net):
             whole = len(kv) // ratio * ratio
             cache.partial[i] = (kv[whole:], gate[whole:])
             kv, gate = kv[:whole].unflatten(0, (-1, ratio)), gate[:whole].unflatten(0, (-1, ratio))
-            c = self.r((kv * gate.softmax(1)).sum(1))
+            c = self.r(self.short_sum(kv * self.softmax(gate, 1), 1).squeeze(1))
         c = self.norm(p + "compressor.norm", c)
         pos = (first + torch.arange(len(c))) * ratio  # a group takes the position of its first token
         k = self.norm(p + "indexer.k_norm", self.lin(p + "indexer.wk", c))  # from the latent before rotation
