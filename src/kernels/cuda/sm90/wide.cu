@@ -57,6 +57,18 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// The float at this place of the shared memory of another block of the cluster.
+__device__ __forceinline__ float float_of(const float* place, int rank) {
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
+  float v;
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+  return v;
+}
+
 template <Format F, int kN>
 struct WideLayout {
   static constexpr int kRows = 128, kTokens = 8 * kN;
@@ -65,7 +77,7 @@ struct WideLayout {
   static constexpr int kMost = kN <= 8 ? 112 << 10 : 220 << 10;  // two small blocks share a multiprocessor
   static constexpr int kStages = kMost / kStageBytes >= 5 ? 5 : kMost / kStageBytes >= 3 ? kMost / kStageBytes : 3;
   static constexpr int kSumStride = kRows + 4;
-  static constexpr int kRing = kStages * kStageBytes, kSums = 4 * kTokens * kSumStride;
+  static constexpr int kRing = kStages * kStageBytes, kSums = 2 * 4 * kTokens * kSumStride;
   static constexpr int kBytes = (kRing > kSums ? kRing : kSums) + 1024;  // for the alignment
   static_assert(kTokensAt % 1024 == 0 && kHalfBytes % 1024 == 0 && kBytes <= 227 << 10);
 };
@@ -82,7 +94,11 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   WeightTile weights;
   TokenTile tokens;
   if (!task.locate(L::kRows, L::kTokens, weights, tokens)) return;
-  const int cols = task.cols, num_steps = cols / 128, steps_a_segment = segment_of(cols) / 128;
+  const int cols = task.cols, steps_a_segment = segment_of(cols) / 128;
+  // A cluster along z shares the segments: one each.
+  const bool is_shared_out = gridDim.z > 1;
+  const int first_step = is_shared_out ? static_cast<int>(blockIdx.z) * steps_a_segment : 0;
+  const int num_steps = is_shared_out ? min(cols / 128 - first_step, steps_a_segment) : cols / 128;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, q = lane % 4, r = lane / 4;
   constexpr int kPieces = pieces_of(F), kStages = L::kStages;
   if (threadIdx.x < L::kTokens) token_offset[threadIdx.x] = tokens.row(threadIdx.x) - tokens.x;
@@ -105,13 +121,13 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
     for (int i = 0; i < kRowCopies; ++i) {
       const int row = copy_row + kRowsAtOnce * i;
       copy_async(to + weight_piece_at<F>(row, part),
-                 row_base[row >= weights.half] + row_offset[i] + step * 64 * kPieces, true);
+                 row_base[row >= weights.half] + row_offset[i] + (first_step + step) * 64 * kPieces, true);
     }
 #pragma unroll
     for (int i = 0; i < L::kTokens / 16; ++i) {
       const int token = threadIdx.x / 16 + 16 * i;
       copy_async(to + L::kTokensAt + half_at + token * 128 + (token_part % 8 ^ token % 8) * 16,
-                 tokens.x + token_offset[token] + step * 128 + 8 * token_part, true);
+                 tokens.x + token_offset[token] + (first_step + step) * 128 + 8 * token_part, true);
     }
   };
 #pragma unroll
@@ -126,12 +142,13 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   auto load_factors = [&](int step) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      next_factor[i] = F != Format::kBF16 && step < num_steps ? scale_factor<F>(__ldg(scales[i] + 4 * step + q)) : 0;
+      next_factor[i] =
+          F != Format::kBF16 && step < num_steps ? scale_factor<F>(__ldg(scales[i] + 4 * (first_step + step) + q)) : 0;
   };
   load_factors(0);
 
   float c[4 * kN] = {}, total[4 * kN];
-  uint32_t a[2][4];
+  uint32_t a[2][2][4];
   for (int step = 0; step < num_steps; ++step) {
     wait_copies<kStages - 3>();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -149,15 +166,19 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
       for (int k = 0; k < kPieces; ++k)
         raw[i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(first_row + 8 * i, kPieces * q + k));
     }
-    unrolled<8>([&](auto s) {
-      constexpr int kStep = decltype(s)::value;
-      uint32_t (&now)[4] = a[kStep % 2];
-      expand<F, kStep>(raw[0], factor[0], now[0], now[2]);
-      expand<F, kStep>(raw[1], factor[1], now[1], now[3]);
+    unrolled<4>([&](auto pair) {  // two steps of 16 columns go together, while the two before still run
+      constexpr int kPair = decltype(pair)::value;
+      uint32_t (&now)[2][4] = a[kPair % 2];
+      expand<F, 2 * kPair>(raw[0], factor[0], now[0][0], now[0][2]);
+      expand<F, 2 * kPair>(raw[1], factor[1], now[0][1], now[0][3]);
+      expand<F, 2 * kPair + 1>(raw[0], factor[0], now[1][0], now[1][2]);
+      expand<F, 2 * kPair + 1>(raw[1], factor[1], now[1][1], now[1][3]);
+      const uint64_t columns = matrix_at(tokens_at + kPair / 2 * L::kHalfBytes) + kPair % 2 * 4;
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-      warpgroup_mma(c, now, matrix_at(tokens_at + kStep / 4 * L::kHalfBytes) + kStep % 4 * 2);
+      warpgroup_mma(c, now[0], columns);
+      warpgroup_mma(c, now[1], columns + 2);
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      wait_products<1>();  // the registers of the step before are free again
+      wait_products<1>();  // the registers of the pair before are free again
     });
     if ((step + 1) % steps_a_segment == 0 || step + 1 == num_steps) {
       wait_products<0>();
@@ -180,12 +201,38 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
     for (int i = 0; i < 4; ++i)
       sums.at(first_row + 8 * (i / 2), 8 * n + 2 * q + i % 2) = total[4 * n + i] * inverse_unit(F);
   }
-  __syncthreads();
-  task.finish(sums, L::kRows, tokens);
+  if (!is_shared_out) {
+    __syncthreads();
+    task.finish(sums, L::kRows, tokens);
+    return;
+  }
+  // Each block of the cluster adds the segments of some tokens, ascending.
+  const int num_blocks = static_cast<int>(gridDim.z), share = (L::kTokens + num_blocks - 1) / num_blocks;
+  const int first = static_cast<int>(blockIdx.z) * share, count = max(0, min(share, tokens.count - first));
+  cluster_barrier();
+  const SumTile mine{sums.data + L::kTokens * L::kSumStride, L::kSumStride};
+  for (int i = threadIdx.x; i < count * L::kRows; i += kProductThreads) {
+    const int token = i / L::kRows, row = i % L::kRows;
+    float sum = 0;
+    for (int z = 0; z < num_blocks; ++z) {
+      const float part = float_of(&sums.at(row, first + token), z);
+      sum = z == 0 ? part : sum + part;
+    }
+    mine.at(row, token) = sum;
+  }
+  cluster_barrier();  // nobody leaves while its memory may be read
+  tokens.begin += first;
+  tokens.count = count;
+  task.finish(mine, L::kRows, tokens);
 }
 
+// With few tiles a cluster of blocks takes the segments of each.
 template <Format F, int kN, typename Task>
 void launch(cudaStream_t stream, dim3 grid, const Task& task) {
+  constexpr unsigned kMultiprocessors = 132;
+  const int segment = segment_of(task.cols), num_segments = (task.cols + segment - 1) / segment;
+  const bool is_power = (num_segments & (num_segments - 1)) == 0;
+  if (grid.x * grid.y < kMultiprocessors && is_power) grid.z = static_cast<unsigned>(num_segments);
   constexpr int kBytes = WideLayout<F, kN>::kBytes;
   static const cudaError_t status =
       cudaFuncSetAttribute(wide_kernel<F, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -1,12 +1,13 @@
 // Attention of the released widths (512 channels, heads by 16) on tensor cores, softmax with a running maximum.
 //
 //   A block takes a row and 16 or 64 heads and goes through the row's keys 64 at a time:
-//     records of the next 64 keys come in asynchronously; those of this step are expanded to BF16 in shared memory,
+//     records of later keys come in asynchronously; those of a step are expanded to BF16 in shared memory,
 //     scores = Q K, probabilities, sum += P K. Keys are values as well, so one tile serves both products.
+//   With 16 heads there is room for two tiles, and the next is expanded beside the probabilities of this one.
 //
 //   The running maximum is a power of two, so that rescaling a sum by it is exact: a sum is one chain over the keys in
-//   order, whatever the blocks were, and 16 or 64 heads a block give equal bits. The denominator adds 16 keys a thread,
-//   4 threads by butterfly, steps ascending.
+//   order, whatever the blocks were, and 16 or 64 heads a block give equal bits. The denominator adds 4 keys, 16 such
+//   sums by butterfly, steps ascending.
 //
 //   Expanded keys carry the factor 2^-26, so that no scale over- or underflows; scores and sums are freed of it.
 #include "kernels/cuda/attention_keys.cuh"
@@ -28,7 +29,7 @@ struct Layout {
   __host__ __device__ constexpr explicit Layout(int heads)
       : q(0),
         k(q + heads * kRowBytes),
-        raw(k + kKeys * kRowBytes),
+        raw(k + (heads == 16 ? 2 : 1) * kKeys * kRowBytes),
         scores(raw + 2 * kKeys * kRecord),
         probabilities(scores + heads * kScoreStride * 4),
         factors(probabilities + heads * kProbabilityBytes),
@@ -115,7 +116,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     }
     asm volatile("cp.async.commit_group;");
   };
+  constexpr bool kHasTwoTiles = kHeads == 16;
   if (num_steps > 0) copy_records(0);
+  if constexpr (kHasTwoTiles) copy_records(1);
 
   // Queries, turned.
   for (int i = threadIdx.x; i < kHeads * (kDim / 8); i += kThreads) {
@@ -136,45 +139,59 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 
   constexpr int kDimsOfWarp = kDim / kSides, kColumns = kDimsOfWarp / 8;
   float sum[kColumns][4] = {};
-  // Of the softmax thread: head threadIdx / 4, a quarter of the keys.
+  // Of the thread's head.
   float top = -1e30f, denominator = 0;  // top: exponent of the running maximum, an integer
   const float exponent_scale = p.scale * 1.44269504f * kFreed;
 
-  for (int step = 0; step < num_steps; ++step) {
-    if (step + 1 < num_steps) {
-      copy_records(step + 1);
-      asm volatile("cp.async.wait_group 1;");
-    } else {
-      asm volatile("cp.async.wait_group 0;");
-    }
-    __syncthreads();
-    {  // expand: four threads a key, pieces of 8 channels
-      const int k = threadIdx.x / 4, key = step * kKeys + k;
-      const uint8_t* raw = shared + at.raw + (step % 2 * kKeys + k) * kRecord;
-      uint8_t* row = shared + at.k;
-      if (key < keys.num_window) {
+  // Four threads a key, those that copied it; pieces of 8 channels.
+  auto expand_keys = [&](int step) {
+    const int k = threadIdx.x / 4, key = step * kKeys + k;
+    const uint8_t* raw = shared + at.raw + (step % 2 * kKeys + k) * kRecord;
+    uint8_t* row = shared + at.k + (kHasTwoTiles ? step % 2 : 0) * kKeys * kRowBytes;
+    if (key < keys.num_window) {
 #pragma unroll 4
-        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
-          const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
-          *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
-        }
-      } else if (key < keys.count) {
-#pragma unroll 4
-        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
-          const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
-          *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
-        }
-      } else {
-        for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) *reinterpret_cast<uint4*>(row + piece_at(k, c)) = {};
+      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
+        const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
+        *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
       }
+    } else if (key < keys.count) {
+#pragma unroll 4
+      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
+        const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
+        *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
+      }
+    } else {
+      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) *reinterpret_cast<uint4*>(row + piece_at(k, c)) = {};
     }
+  };
+  if (kHasTwoTiles && num_steps > 0) {
+    asm volatile("cp.async.wait_group 1;");
+    __syncwarp();
+    expand_keys(0);
+    __syncwarp();
+    copy_records(2);
     __syncthreads();
+  }
+
+  for (int step = 0; step < num_steps; ++step) {
+    if constexpr (!kHasTwoTiles) {
+      if (step + 1 < num_steps) {
+        copy_records(step + 1);
+        asm volatile("cp.async.wait_group 1;");
+      } else {
+        asm volatile("cp.async.wait_group 0;");
+      }
+      __syncwarp();
+      expand_keys(step);
+      __syncthreads();
+    }
+    const uint32_t tile_at = base + at.k + (kHasTwoTiles ? step % 2 : 0) * kKeys * kRowBytes;
 
     {  // scores: 16 heads x kKeys / kSides keys a warp
       constexpr int kKeysOfWarp = kKeys / kSides, kTilesOfWarp = kKeysOfWarp / 8;
-      float c[kTilesOfWarp][4] = {};
+      float c[2][kTilesOfWarp][4] = {};  // two chains: steps of 16 channels 0, 2, 4 .. and 1, 3, 5 ..
       const int key0 = side * kKeysOfWarp;
-      const uint32_t q_at = base + at.q, k_at = base + at.k;
+      const uint32_t q_at = base + at.q;
 #pragma unroll 8
       for (int d = 0; d < kDim / 16; d += 2) {
         uint32_t a[2][4];
@@ -183,9 +200,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
         for (int n = 0; n < kTilesOfWarp; ++n) {  // 8 keys x 32 channels
           uint32_t b[4];
-          load_matrices(b, k_at + piece_at(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
-          mma(c[n], a[0], b[0], b[1]);
-          mma(c[n], a[1], b[2], b[3]);
+          load_matrices(b, tile_at + piece_at(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
+          mma(c[0][n], a[0], b[0], b[1]);
+          mma(c[1][n], a[1], b[2], b[3]);
         }
       }
 #pragma unroll
@@ -193,48 +210,63 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float* to = scores + (head + lane / 4 + 8 * i) * kScoreStride + key0 + 8 * n + lane % 4 * 2;
-          *reinterpret_cast<float2*>(to) = {c[n][2 * i], c[n][2 * i + 1]};
+          *reinterpret_cast<float2*>(to) = {c[0][n][2 * i] + c[1][n][2 * i], c[0][n][2 * i + 1] + c[1][n][2 * i + 1]};
         }
       }
     }
     __syncthreads();
 
-    if (threadIdx.x < 4 * kHeads) {  // probabilities: four threads a head
-      const int h = threadIdx.x / 4, quarter = threadIdx.x % 4, left = keys.count - step * kKeys;
-      float s[16];
+    {  // probabilities: a head is shared by 4 or 16 threads, each with 4 or 1 of its sixteen fours of keys
+      constexpr int kThreadsOfHead = kThreads / kHeads, kFours = 16 / kThreadsOfHead;
+      const int h = threadIdx.x / kThreadsOfHead, part = threadIdx.x % kThreadsOfHead, left = keys.count - step * kKeys;
+      float s[kFours][4];
       float largest = -1e30f;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int k = 16 * i + 4 * quarter;
+      for (int i = 0; i < kFours; ++i) {
+        const int k = 4 * (kThreadsOfHead * i + part);
         const float4 v = *reinterpret_cast<const float4*>(scores + h * kScoreStride + k);
-        s[4 * i] = v.x, s[4 * i + 1] = v.y, s[4 * i + 2] = v.z, s[4 * i + 3] = v.w;
+        s[i][0] = v.x, s[i][1] = v.y, s[i][2] = v.z, s[i][3] = v.w;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          s[4 * i + j] = k + j < left ? s[4 * i + j] * exponent_scale : -INFINITY;
-          largest = fmaxf(largest, s[4 * i + j]);
+          s[i][j] = k + j < left ? s[i][j] * exponent_scale : -INFINITY;
+          largest = fmaxf(largest, s[i][j]);
         }
       }
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      largest = lane_max<kThreadsOfHead>(largest);
       const float next = fmaxf(top, ceilf(largest));
       // 2^(top - next), exactly: both are integers.
       const float factor = __int_as_float((static_cast<int>(fmaxf(top - next, -126.f)) + 127) << 23);
       top = next;
-      float part = 0;
+      float fours[kFours];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kFours; ++i) {
         float e[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          e[j] = exp2f(s[4 * i + j] - top);
-          part += e[j];
-        }
+        for (int j = 0; j < 4; ++j) e[j] = exp2f(s[i][j] - top);
+        fours[i] = ((e[0] + e[1]) + e[2]) + e[3];
         __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(e[0], e[1]), __floats2bfloat162_rn(e[2], e[3])};
-        *reinterpret_cast<uint2*>(shared + at.probabilities + h * kProbabilityBytes + 2 * (16 * i + 4 * quarter)) =
+        *reinterpret_cast<uint2*>(shared + at.probabilities + h * kProbabilityBytes + 8 * (kThreadsOfHead * i + part)) =
             *reinterpret_cast<uint2*>(pair);
       }
-      denominator = denominator * factor + lane_sum<4>(part);
-      if (quarter == 0) factors[h] = factor;
+      // Fours f and f + 4, then f and f + 8, then neighbours: the same tree for both shares.
+      float all = fours[0];
+      if constexpr (kFours == 4) {
+        all = (fours[0] + fours[1]) + (fours[2] + fours[3]);
+      } else {
+        all += __shfl_xor_sync(0xffffffffu, all, 4);
+        all += __shfl_xor_sync(0xffffffffu, all, 8);
+      }
+      all += __shfl_xor_sync(0xffffffffu, all, 1);
+      all += __shfl_xor_sync(0xffffffffu, all, 2);
+      denominator = denominator * factor + all;
+      if (part == 0) factors[h] = factor;
+    }
+    if constexpr (kHasTwoTiles) {
+      asm volatile("cp.async.wait_group 1;");
+      __syncwarp();
+      if (step + 1 < num_steps) expand_keys(step + 1);
+      __syncwarp();
+      copy_records(step + 3);
     }
     __syncthreads();
 
@@ -248,7 +280,6 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
         }
       }
       const uint32_t p_at = base + at.probabilities + (head + lane % 16) * kProbabilityBytes + lane / 16 * 16;
-      const uint32_t k_at = base + at.k;
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k) {
         uint32_t a[4];
@@ -256,17 +287,18 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
         for (int n = 0; n < kColumns; n += 2) {  // 16 keys x 16 channels
           uint32_t b[4];
-          load_matrices_turned(b, k_at + piece_at(16 * k + lane % 16, side * kColumns + n + lane / 16));
+          load_matrices_turned(b, tile_at + piece_at(16 * k + lane % 16, side * kColumns + n + lane / 16));
           mma(sum[n], a, b[0], b[1]);
           mma(sum[n + 1], a, b[2], b[3]);
         }
       }
     }
-    __syncthreads();
+    if constexpr (!kHasTwoTiles) __syncthreads();
   }
+  asm volatile("cp.async.wait_group 0;");
 
-  if (threadIdx.x < 4 * kHeads && threadIdx.x % 4 == 0) {
-    const int h = threadIdx.x / 4;
+  if (threadIdx.x % (kThreads / kHeads) == 0) {
+    const int h = threadIdx.x / (kThreads / kHeads);
     totals[h] = denominator + exp2f(fminf(p.sink[first_head + h] * 1.44269504f - top, 126.f));
   }
   __syncthreads();

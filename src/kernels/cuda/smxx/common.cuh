@@ -18,21 +18,24 @@ namespace deepinfer::kernels::cuda {
 
 constexpr int kWarp = 32;
 
-// Launches a kernel that may start before its predecessor in the stream has ended; it must call begin_kernel (or
-// allow_next and wait_for_previous) in every block, whatever the block does then.
+// Launches a kernel, blocks along z as clusters, that may start before its predecessor in the stream has ended; it must
+// call begin_kernel (or allow_next and wait_for_previous) in every block, whatever the block does then.
 template <typename... P, typename... A>
 void start(const char* name, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
            const A&... args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = grid.z;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = grid.z > 1 ? 2 : 1;
   deepinfer::cuda::check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), name);
 }
 // Lets the next kernel of the stream take free places.

@@ -17,24 +17,26 @@ constexpr int kChannels = kSiteChannels;  // one a thread
 constexpr int kSums = kSiteSums;
 constexpr int kFinishThreads = 256;
 
-// Lane l gets the sum over all lanes of v[l].
-__device__ __forceinline__ float sum_by_lane(float (&v)[kWarp]) {
-  const int lane = threadIdx.x % kWarp;
+// Lane l gets the sum over all lanes of v[l]. Halves by recursion: every index is a constant, so v stays in registers.
+template <int kHalf>
+__device__ __forceinline__ float sum_by_lane(const float (&v)[2 * kHalf]) {
+  const bool is_high = (threadIdx.x & kHalf) != 0;
+  float half[kHalf];
 #pragma unroll
-  for (int half = kWarp / 2; half > 0; half /= 2) {
-    const bool is_high = (lane & half) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float sent = is_high ? v[i] : v[i + half], kept = is_high ? v[i + half] : v[i];
-      v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, half);
-    }
+  for (int i = 0; i < kHalf; ++i) {
+    const float sent = is_high ? v[i] : v[i + kHalf], kept = is_high ? v[i + kHalf] : v[i];
+    half[i] = kept + __shfl_xor_sync(0xffffffffu, sent, kHalf);
   }
-  return v[0];
+  if constexpr (kHalf == 1) {
+    return half[0];
+  } else {
+    return sum_by_lane<kHalf / 2>(half);
+  }
 }
 
 // The mixing matrix's part of the block stays in registers while rows pass.
 __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_per_block) {
-  begin_kernel();
+  allow_next();
   __shared__ float scratch[2][kChannels / kWarp][kWarp];
   const int64_t c = static_cast<int64_t>(blockIdx.x) * kChannels + threadIdx.x;
   const bool is_channel = c < s.d;
@@ -45,15 +47,25 @@ __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_
     for (int j = 0; j < kStreams; ++j)
       fn[i][j] = s.fn != nullptr && is_channel ? __ldg(s.fn + (i * kStreams + j) * s.d + c) : 0.f;
   }
+  wait_for_previous();  // the matrix does not depend on what runs before
   const int first = static_cast<int>(blockIdx.y) * rows_per_block, end = min(s.num_rows, first + rows_per_block);
+  float next_h[kStreams] = {}, next_y = 0;
+  auto load = [&](int t) {
+    if (!is_channel || t >= end) return;
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) next_h[j] = to_f(s.streams.row(t)[j * s.d + c]);
+    if (s.y.data != nullptr) next_y = to_f(s.y.row(t)[c]);
+  };
+  load(first);
   for (int t = first; t < end; ++t) {
     float h[kStreams] = {}, sums[kWarp] = {};
+    const float y = next_y;
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) h[j] = next_h[j];
+    load(t + 1);
     if (is_channel) {
       Bf16* streams = s.streams.row(t);
-#pragma unroll
-      for (int j = 0; j < kStreams; ++j) h[j] = to_f(streams[j * s.d + c]);
       if (s.y.data != nullptr) {
-        const float y = to_f(s.y.row(t)[c]);
         const float *post = s.post.row(t), *comb = s.comb.row(t);
         float next[kStreams];
 #pragma unroll
@@ -87,7 +99,7 @@ __global__ void __launch_bounds__(kChannels) spread_kernel(SiteArgs s, int rows_
       }
     }
     float (*place)[kWarp] = scratch[(t - first) % 2];
-    place[threadIdx.x / kWarp][threadIdx.x % kWarp] = sum_by_lane(sums);
+    place[threadIdx.x / kWarp][threadIdx.x % kWarp] = sum_by_lane<kWarp / 2>(sums);
     __syncthreads();
     if (threadIdx.x < kSums) {
       float sum = 0;

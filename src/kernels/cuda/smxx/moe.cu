@@ -30,15 +30,28 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (e >= 0 && e < num_experts) atomicAdd(count + e, 1);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int slots = 0, number = 0;
-    for (int e = 0; e < num_experts; ++e) {
-      place[e] = slots;
-      first_tile[e] = number;
-      slots += count[e];
-      number += (count[e] + tile_tokens - 1) / tile_tokens;
+  // Slots and tiles before each expert: a warp scans 32 experts, then the warps' totals are added.
+  __shared__ int slots_of_warp[kMaxExperts / kWarp], tiles_of_warp[kMaxExperts / kWarp];
+  const int e0 = threadIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int slots = 0, number = 0;
+  if (e0 < kMaxExperts) {
+    const int mine = e0 < num_experts ? count[e0] : 0, my_tiles = (mine + tile_tokens - 1) / tile_tokens;
+    slots = mine, number = my_tiles;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int s = __shfl_up_sync(0xffffffffu, slots, step), n = __shfl_up_sync(0xffffffffu, number, step);
+      if (lane >= step) slots += s, number += n;
     }
-    *num_tiles = number;
+    if (lane == kWarp - 1) slots_of_warp[warp] = slots, tiles_of_warp[warp] = number;
+    slots -= mine, number -= my_tiles;
+  }
+  __syncthreads();
+  if (e0 < kMaxExperts) {
+    for (int w = 0; w < warp; ++w) slots += slots_of_warp[w], number += tiles_of_warp[w];
+    place[e0] = slots;
+    first_tile[e0] = number;
+    if (e0 == kMaxExperts - 1)
+      *num_tiles = number + (e0 < num_experts ? (count[e0] + tile_tokens - 1) / tile_tokens : 0);
   }
   __syncthreads();
   for (int e = threadIdx.x; e < num_experts; e += kPlanThreads) {
