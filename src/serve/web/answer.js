@@ -50,13 +50,13 @@ export class Meter {
     this.timings = chunk.timings ?? this.timings;
   }
 
-  // {tokens, perSecond, firstMs, accepted, drafted, hit, prompt}; null where nothing is known (yet). The tokens of the
+  // {generated, perSecond, firstMs, drafted, accepted, prompt, hit}; null where nothing is known (yet). The tokens of the
   // first event are left out of the rate, since nobody knows how long they took.
   figures() {
     const timed = this.first && this.last > this.first.at ? this.tokens - this.first.tokens : 0;
     const details = this.usage?.completion_tokens_details;
     return {
-      tokens: this.usage?.completion_tokens ?? this.tokens,
+      generated: this.usage?.completion_tokens ?? this.tokens,
       perSecond: timed > 0 ? (1000 * timed) / (this.last - this.first.at) : null,
       firstMs: this.timings?.first_token_ms ?? (this.first ? this.first.at - this.begin : null),
       drafted: details?.drafted_tokens ?? null,

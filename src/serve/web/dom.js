@@ -23,3 +23,14 @@ function fill(node, attributes, children) {
 }
 
 export const byId = (id) => document.getElementById(id);
+
+// A button that copies; null where the browser allows no copying (a page over plain HTTP from another host).
+export function copyButton(text) {
+  if (!navigator.clipboard) return null;
+  const copy = async (event) => {
+    const button = event.currentTarget;
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  };
+  return el("button", { type: "button", class: "small", onclick: copy }, "Copy");
+}

@@ -2,11 +2,13 @@
 //
 //   text -> blocks (by line) -> elements; inside a line: code, strong, emphasis, links
 //
-// Everything else stays text. HTML is text. Links keep http, https and mailto only. renderMarkdown keeps the elements of
-// blocks that did not change, so a growing answer costs only its last block.
+// Everything else stays text. HTML is text. Links keep http, https and mailto only. Nesting ends at MAX_DEPTH, so that no
+// answer can exhaust the stack. renderMarkdown keeps the elements of blocks that did not change, so a growing answer costs
+// only its last block.
 
-import { el } from "./dom.js";
+import { copyButton, el } from "./dom.js";
 
+const MAX_DEPTH = 8;
 const FENCE = /^\s*(`{3,}|~{3,})\s*([\w+#.-]*)\s*$/;
 const HEADING = /^(#{1,6})\s+(.*)$/;
 const BULLET = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
@@ -21,12 +23,13 @@ const SPAN =
 
 const SAFE_LINK = /^(https?:|mailto:)/i;
 
-function link(text, target) {
+function link(text, target, depth) {
   if (!SAFE_LINK.test(target)) return document.createTextNode(`[${text}](${target})`);
-  return el("a", { href: target, rel: "noreferrer noopener", target: "_blank" }, ...inline(text));
+  return el("a", { href: target, rel: "noreferrer noopener", target: "_blank" }, ...inline(text, depth));
 }
 
-function inline(text) {
+function inline(text, depth) {
+  if (depth > MAX_DEPTH) return [text];
   const nodes = [];
   let end = 0;
   for (const match of text.matchAll(SPAN)) {
@@ -34,20 +37,20 @@ function inline(text) {
     if (match.index > end) nodes.push(text.slice(end, match.index));
     end = match.index + whole.length;
     if (ticks) nodes.push(el("code", {}, code.trim() || code));
-    else if (strong) nodes.push(el("strong", {}, ...inline(strong)));
-    else if (starred ?? underscored) nodes.push(el("em", {}, ...inline(starred ?? underscored)));
-    else if (struck) nodes.push(el("del", {}, ...inline(struck)));
-    else nodes.push(link(label, target));
+    else if (strong) nodes.push(el("strong", {}, ...inline(strong, depth + 1)));
+    else if (starred ?? underscored) nodes.push(el("em", {}, ...inline(starred ?? underscored, depth + 1)));
+    else if (struck) nodes.push(el("del", {}, ...inline(struck, depth + 1)));
+    else nodes.push(link(label, target, depth + 1));
   }
   if (end < text.length) nodes.push(text.slice(end));
   return nodes;
 }
 
-function paragraph(lines) {
+function paragraph(lines, depth) {
   const node = el("p");
   lines.forEach((line, i) => {
     if (i > 0) node.append(el("br"));
-    node.append(...inline(line.trim()));
+    node.append(...inline(line.trim(), depth));
   });
   return node;
 }
@@ -100,15 +103,15 @@ function splitBlocks(text) {
 }
 
 // Items deeper than the first one's indent belong to the item above them.
-function list(lines) {
+function list(lines, depth) {
   const first = lines[0].match(BULLET);
   const isOrdered = /\d/.test(first[2]);
   const node = el(isOrdered ? "ol" : "ul", isOrdered ? { start: parseInt(first[2], 10) } : {});
   let item = null;
   const flush = () => {
     if (!item) return;
-    const child = el("li", {}, ...inline(item.text));
-    if (item.inner.length > 0) child.append(...splitBlocks(item.inner.join("\n")).map(element));
+    const child = el("li", {}, ...inline(item.text, depth));
+    if (item.inner.length > 0) child.append(...elements(item.inner.join("\n"), depth + 1));
     node.append(child);
   };
   for (const line of lines) {
@@ -124,41 +127,42 @@ function list(lines) {
   return node;
 }
 
-function table(lines) {
+function table(lines, depth) {
   const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|");
-  const row = (tag, line) => el("tr", {}, ...cells(line).map((cell) => el(tag, {}, ...inline(cell.trim()))));
+  const row = (tag, line) => el("tr", {}, ...cells(line).map((cell) => el(tag, {}, ...inline(cell.trim(), depth))));
   const body = lines.slice(2).map((line) => row("td", line));
   return el("div", { class: "wide" }, el("table", {}, el("thead", {}, row("th", lines[0])), el("tbody", {}, ...body)));
 }
 
 function code({ language, lines }) {
   const text = lines.join("\n");
-  const copy = (event) => {
-    navigator.clipboard?.writeText(text);
-    event.currentTarget.textContent = "Copied";
-  };
-  const head = el("header", {}, el("span", {}, language), el("button", { type: "button", onclick: copy }, "Copy"));
+  const head = el("header", {}, el("span", {}, language), copyButton(text));
   return el("div", { class: "code" }, head, el("pre", { tabindex: 0 }, el("code", {}, text)));
 }
 
-function element(block) {
+function elements(text, depth) {
+  if (depth > MAX_DEPTH) return [el("p", {}, text)];
+  return splitBlocks(text).map((block) => element(block, depth));
+}
+
+function element(block, depth) {
   switch (block.kind) {
     case "code":
       return code(block);
     case "heading": // the page has h1 and h2 of its own
-      return el(`h${Math.min(6, block.level + 2)}`, {}, ...inline(block.lines[0]));
+      return el(`h${Math.min(6, block.level + 2)}`, {}, ...inline(block.lines[0], depth));
     case "rule":
       return el("hr");
     case "quote": {
       const inner = block.lines.map((line) => line.match(QUOTE)[1]).join("\n");
-      return el("blockquote", {}, ...splitBlocks(inner).map(element));
+      return el("blockquote", {}, ...elements(inner, depth + 1));
     }
     case "list":
-      return list(block.lines);
+      return list(block.lines, depth);
     case "table":
-      return table(block.lines);
+      return table(block.lines, depth);
     default:
-      return paragraph(block.lines);
+      return paragraph(block.lines, depth);
   }
 }
 
@@ -170,6 +174,6 @@ export function renderMarkdown(node, text) {
   let same = 0;
   while (same < keys.length && keys[same] === before[same]) same += 1;
   while (node.childNodes.length > same) node.lastChild.remove();
-  node.append(...blocks.slice(same).map(element));
+  node.append(...blocks.slice(same).map((block) => element(block, 0)));
   node.blocks = keys;
 }

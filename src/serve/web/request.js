@@ -18,11 +18,12 @@ export const NUMBERS = [
 const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/;
 const numberText = (text) => (NUMBER.test(text) ? text.replace(/^(-?)0+(?=\d)/, "$1") : JSON.stringify(text));
 
-function asSent(message) {
+// Calls that nobody answered are left out, cut ones among them: the API wants a result for each call.
+function asSent(message, index, messages) {
   if (message.role !== "assistant") return message;
   const sent = { role: "assistant", content: message.content };
   if (message.reasoning) sent.reasoning_content = message.reasoning;
-  if (message.calls.length > 0) {
+  if (messages[index + 1]?.role === "tool") {
     sent.tool_calls = message.calls.map((call) => ({
       id: call.id,
       type: "function",
