@@ -14,9 +14,10 @@ layers that follow. The head and the draft are compared the same way, from the e
             selections equal but for scores that are equal when rounded
 
 Both sides make long sums and exponentials in double and round each once to fp32, so that nothing is left to the order
-of addition or to a library's last digit. That is no detail: with the fp32 sums of PyTorch a sum next to a rounding boundary falls either way, one FP8 input that takes
-another code moves a quarter of the row's results by one step, and one such window key moves every row that sees it. In
-a window-only layer of the released widths the oracle in single precision moves 84 of 130 rows against itself in double.
+of addition or to a library's last digit. That is no detail: with the fp32 sums of PyTorch a sum next to a rounding
+boundary falls either way, one FP8 input that takes another code moves a quarter of the row's results by one step, and
+one such window key moves every row that sees it. In a window-only layer of the released widths the oracle in single
+precision moves 84 of 130 rows against itself in double.
 
 The oracle decodes one layer at a time (about 6 GB at the released widths). Outputs of the engine go to a temporary
 folder (--scratch): 80 KB a token and layer.
