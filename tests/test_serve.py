@@ -27,7 +27,8 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 3000, "temperature": 1, "ign
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server("--access-log", "off", "--max-body-mb", 1, "--header-timeout", 1, "--write-timeout", 2) as s:
+    limits = ("--max-body-mb", 1, "--header-timeout", 1, "--write-timeout", 2, "--max-buffered-kb", 64)
+    with Server("--access-log", "off", *limits) as s:
         yield s
 
 

@@ -61,7 +61,8 @@ void Service::set_model(Model model) {
 
 net::HttpResponse Service::refuse(int status, const std::string& message) {
   metrics.http_request("unreadable", status, 0);
-  return error_response(ApiStyle::kOpenAi, {.status = status, .message = message}, new_id("req-"));
+  ApiError error{.status = status, .message = message, .retry_after_s = status == 503 ? 1 : 0};
+  return error_response(ApiStyle::kOpenAi, error, new_id("req-"));
 }
 
 void Service::dispatch(std::shared_ptr<net::Exchange> exchange) {
