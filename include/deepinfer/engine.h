@@ -48,7 +48,7 @@ struct EngineStats {
   int64_t drafted_tokens = 0, accepted_tokens = 0, preemptions = 0;
   std::vector<int64_t> drafted_by_position, accepted_by_position;
   int64_t blocks = 0, blocks_available = 0;
-  int max_sequences = 0;  // that run together
+  int max_sequences = 0;                                                               // that run together
   double forward_ms = 0, sampling_ms = 0, draft_ms = 0, planning_ms = 0, idle_ms = 0;  // sums
 };
 

@@ -122,7 +122,8 @@ constexpr SettingRow kSamplingArguments[] = {
     {"top_logprobs", "0", kImplemented, "0..1000"},
     {"first_n_token_no_eos", "0", kImplemented, "0 or 1"},
     {"eos_id", "0", kAccepted, "the tokenizer's id is used, as in DeepInfer"},
-    {"so_args", "None", kImplemented, "json, json_object, regex, ebnf, choice or structural_tag, with trigger, bound id and prefix"},
+    {"so_args", "None", kImplemented,
+     "json, json_object, regex, ebnf, choice or structural_tag, with trigger, bound id and prefix"},
     {"golden_token_ids", "None", kImplemented, "-1 leaves a position free"},
     {"seq_seed", "None", kImplemented, "absent: derived from the engine's seed"},
 };

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -195,6 +196,17 @@ inline void append_nibble(std::vector<std::byte>& codes, int64_t index, uint8_t 
 }
 
 // Values of about 1 / sqrt(cols), with scales from 2^-4 to 2^3 times that and some groups of zeros.
+// f(code) of every code, made once: the definitions below cost a call to ldexp each.
+template <double (*f)(uint8_t)>
+double tabled(uint8_t code) {
+  static const std::array<double, 256> values = [] {
+    std::array<double, 256> v{};
+    for (size_t c = 0; c < v.size(); ++c) v[c] = f(static_cast<uint8_t>(c));
+    return v;
+  }();
+  return values[code];
+}
+
 inline HostWeight random_weight(uint64_t seed, Weight::Kind kind, int64_t rows, int64_t cols) {
   HostWeight w{.kind = kind, .rows = rows, .cols = cols, .codes = {}, .scales = {}, .values = HostMatrix(rows, cols)};
   Rng rng(seed, 4, static_cast<uint64_t>(kind));
@@ -224,13 +236,13 @@ inline HostWeight random_weight(uint64_t seed, Weight::Kind kind, int64_t rows, 
       if (is_fp4) {
         const uint8_t code = (k / 32 + i) % 11 == 0 ? 0 : static_cast<uint8_t>(rng.below(16));
         append_nibble(w.codes, i * cols + k, code);
-        value = e2m1_value(code);
+        value = tabled<e2m1_value>(code);
       } else {
         const uint8_t code = (k / 32 + i) % 11 == 0 ? 0 : float_to_e4m3(64 * rng.normal());
         w.codes[i * cols + k] = static_cast<std::byte>(code);
-        value = e4m3_value(code);
+        value = tabled<e4m3_value>(code);
       }
-      w.values.row(i)[k] = static_cast<float>(value * ue8m0_value(scale));
+      w.values.row(i)[k] = static_cast<float>(value * tabled<ue8m0_value>(scale));
     }
   }
   return w;

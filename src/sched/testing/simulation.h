@@ -142,7 +142,7 @@ class Simulation {
   int num_blocks_;
   int64_t now_us_ = 0;
   int max_rows_seen = 0;
-  int num_resumed = 0;  // starts after a preemption
+  int num_resumed = 0;   // starts after a preemption
   int fails_one_in = 0;  // runs; 0: none
 };
 
