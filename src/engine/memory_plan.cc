@@ -48,7 +48,9 @@ Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& opt
                 "YOCO_PREFILL_KEEP_TOKENS is {}; window {} and {} positions to take back need at least {}", keep,
                 config.sliding_window, plan.backtracking, least);
   }
-  plan.keep_tokens = keep > 0 ? keep : least + 6;
+  // The same whatever the number of drafts, so that answers do not depend on it: as if the whole block were verified.
+  int block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
+  plan.keep_tokens = keep > 0 ? keep : config.sliding_window + std::max(plan.backtracking, block + 1) + 6;
   return {};
 }
 

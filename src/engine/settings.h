@@ -43,7 +43,7 @@ struct Settings {
   int backtracking = -1;                               // MAX_BACKTRACKING_TOKENS; -1: drafts + 1
   std::vector<float> confidence_temperature;           // DFLASH_CONFIDENCE_HEAD_TEMPERATURE; empty: 1
   Truncation truncation = Truncation::kCompact;        // YOCO_PREFILL_TRUNCATION_MODE
-  int64_t keep_tokens = 0;                             // YOCO_PREFILL_KEEP_TOKENS; 0: window + backtracking + 6
+  int64_t keep_tokens = 0;                             // YOCO_PREFILL_KEEP_TOKENS; 0: window + draft block + 7
   bool batch_invariant = false;                        // BATCH_INVARIANT
   bool async_steps = true;                             // ZERO_OVERHEAD_SCHEDULING
   double state_slots_ratio = 1.2;                      // NUM_STATE_SLOTS_RATIO

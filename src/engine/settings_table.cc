@@ -63,9 +63,10 @@ constexpr SettingRow kEnvironment[] = {
     {"RINGBUFFER_WARNING_INTERVAL", "60", kAccepted, "there are no follower processes"},
     {"GC_INTERVAL_STEP", "1000", kAccepted, "there is no garbage collector in the step loop"},
     {"YOCO_PREFILL_TRUNCATION_MODE", "compact", kImplemented,
-     "off, mask or compact: which prompt rows the decoder half computes"},
+     "off: the decoder half computes every prompt row; compact: the last kept ones; mask, the slower form of the same "
+     "answers, runs as compact"},
     {"YOCO_PREFILL_KEEP_TOKENS", "0", kImplemented,
-     "prompt tokens the decoder half keeps; 0: window + backtracking + 6"},
+     "prompt tokens the decoder half keeps; 0: window + the model's draft block + 7, whatever the number of drafts"},
     {"BATCH_INVARIANT", "0", kImplemented, "1: cache mode exact and common noise for every request"},
     {"DISABLE_SYNC_GUARD", "0", kAccepted, kNoCuda},
     {"PROFILE_TORCH_CUDA_MEMORY", "", kAccepted, kNoCuda},
