@@ -9,6 +9,16 @@ namespace {
 
 using ErrorCode = boost::system::error_code;
 
+// The system would let the buffer of a socket whose reader is slow grow to megabytes. Tokens need little: this is 10
+// MB/s over a path of 10 ms.
+constexpr int kSendBuffer = 128 << 10;
+
+template <typename Socket>
+void bound_send_buffer(Socket& socket) {
+  ErrorCode ignored;
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
+}
+
 template <typename Socket>
 void close_socket(Socket& socket) {
   ErrorCode ignored;
@@ -74,11 +84,13 @@ std::unique_ptr<Transport> make_transport(asio::ip::tcp::socket socket, std::sha
   ErrorCode ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  bound_send_buffer(socket);
   if (tls) return std::make_unique<TlsTransport>(std::move(socket), std::move(tls));
   return std::make_unique<PlainTransport<asio::ip::tcp::socket>>(std::move(socket));
 }
 
 std::unique_ptr<Transport> make_transport(asio::local::stream_protocol::socket socket) {
+  bound_send_buffer(socket);
   return std::make_unique<PlainTransport<asio::local::stream_protocol::socket>>(std::move(socket));
 }
 
