@@ -1,11 +1,12 @@
 // Putting an answer together from the chunks of its stream, and timing it. Pure: no element, no network.
 
+// Until the server says how it ended, an answer counts as stopped: a page that is closed has nobody to say so.
 export const newAnswer = () => ({
   role: "assistant",
   content: "",
   reasoning: "",
   calls: [],
-  finish: null,
+  finish: "stopped",
   error: null,
   figures: null,
   tokens: [],
@@ -50,8 +51,8 @@ export class Meter {
     this.timings = chunk.timings ?? this.timings;
   }
 
-  // {generated, perSecond, firstMs, drafted, accepted, prompt, hit}; null where nothing is known (yet). The tokens of the
-  // first event are left out of the rate, since nobody knows how long they took.
+  // {generated, perSecond, firstMs, drafted, accepted, prompt, hit}; null where nothing is known (yet). The tokens of
+  // the first event are left out of the rate, since nobody knows how long they took.
   figures() {
     const timed = this.first && this.last > this.first.at ? this.tokens - this.first.tokens : 0;
     const details = this.usage?.completion_tokens_details;

@@ -3,6 +3,8 @@
 import { eventData } from "./sse.js";
 import { apiKey } from "./store.js";
 
+const CUT = "The connection ended before the answer did.";
+
 export class ApiError extends Error {
   // status 0: no answer at all.
   constructor(message, { status = 0, field = null, retryAfter = null } = {}) {
@@ -50,6 +52,16 @@ export async function metricsText() {
   return response.text();
 }
 
+// As eventData, with a connection that breaks as an ApiError.
+async function* received(response) {
+  try {
+    yield* eventData(response.body);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(CUT);
+  }
+}
+
 // Yields the chunks of a streamed chat. `body` is JSON text. A stream that ends without its end mark is an error: what
 // came is not the whole answer.
 export async function* streamChat(body, signal) {
@@ -59,11 +71,11 @@ export async function* streamChat(body, signal) {
     body,
     signal,
   });
-  for await (const data of eventData(response.body)) {
+  for await (const data of received(response)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw toError(chunk.error);
     yield chunk;
   }
-  throw new ApiError("The connection ended before the answer did.");
+  throw new ApiError(CUT);
 }

@@ -73,6 +73,6 @@ export function barChart({ title, bars, format }) {
       svg("text", { class: "axis", x, y: HEIGHT - 4, "text-anchor": "middle" }, name),
     ];
   });
-  const label = `${title}: ${bars.map(({ name, value }) => `${name} ${value === null ? "–" : format(value)}`).join(", ")}`;
-  return frame(title, [], label, [...axis(1, format), ...shapes]);
+  const texts = bars.map(({ name, value }) => `${name} ${value === null ? "–" : format(value)}`);
+  return frame(title, [], `${title}: ${texts.join(", ")}`, [...axis(1, format), ...shapes]);
 }

@@ -1,7 +1,7 @@
 // The chat: conversations, messages, the box to write in.
 //
-//   A conversation's messages are the truth; elements are made anew whenever it is shown. An answer goes on growing in its
-//   message while another conversation is shown. At most one answer grows in a conversation.
+//   A conversation's messages are the truth; elements are made when it is shown. An answer goes on growing in its message
+//   while another conversation is shown. At most one answer grows in a conversation.
 
 import { addChunk, Meter, newAnswer } from "./answer.js";
 import { ApiError, streamChat } from "./api.js";
@@ -20,7 +20,7 @@ const prompt = byId("prompt");
 
 let chats = [];
 let current = null;
-let views = new Map(); // message -> MessageView of the conversation that is shown
+let views = new Map(); // message -> MessageView, of the conversation that is shown
 const running = new Map(); // id of a conversation -> AbortController
 let openPanel = () => {};
 
@@ -71,6 +71,7 @@ function addChat() {
 // ---- messages -------------------------------------------------------------------------------------------------------
 
 function show(chat) {
+  if (chat !== current) views = new Map();
   current = chat;
   hideCard();
   showList();
@@ -93,17 +94,20 @@ function actionsFor(chat, index) {
   };
 }
 
+// Elements that are there stay, with what is unfolded in them.
 function showMessages() {
-  views = new Map();
+  const isRunning = running.has(current.id);
+  const last = current.messages.length - 1;
   const nodes = current.messages.map((message, index) => {
-    const view = new MessageView(message, actionsFor(current, index));
-    views.set(message, view);
-    return view.node;
+    if (!views.has(message)) views.set(message, new MessageView(message));
+    views.get(message).show(actionsFor(current, index), isRunning && index === last);
+    return views.get(message).node;
   });
   if (nodes.length === 0) nodes.push(el("p", { class: "empty quiet" }, "Ask something."));
-  list.replaceChildren(...nodes);
-  const isRunning = running.has(current.id);
-  if (isRunning) views.get(current.messages.at(-1)).update(true);
+  nodes.forEach((node, i) => {
+    if (list.childNodes[i] !== node) list.insertBefore(node, list.childNodes[i] ?? null);
+  });
+  while (list.childNodes.length > nodes.length) list.lastChild.remove();
   byId("send").hidden = isRunning;
   byId("stop").hidden = !isRunning;
 }
@@ -154,11 +158,12 @@ async function answer(chat) {
     await grow(chat, message, chatBody(history, settings()), controller.signal);
   } catch (error) {
     fail(message, error);
+  } finally {
+    running.delete(chat.id);
+    save();
+    if (chat === current) followEnd(showMessages);
   }
-  running.delete(chat.id);
-  save();
-  if (chat === current) followEnd(showMessages);
-  announce(message.error ? "" : "The answer is complete.");
+  announce(message.error ? "" : "The answer ended.");
 }
 
 async function grow(chat, message, body, signal) {
@@ -183,10 +188,7 @@ async function grow(chat, message, body, signal) {
 }
 
 function fail(message, error) {
-  if (error.name === "AbortError") {
-    message.finish = "stopped";
-    return;
-  }
+  if (error.name === "AbortError") return;
   if (!(error instanceof ApiError || error instanceof SettingError)) throw error;
   message.error = { message: error.message, field: error.field, retryAfter: error.retryAfter ?? null };
   const field = error.status === 401 ? keyField() : markField(error.field);
@@ -252,5 +254,6 @@ export function startChat(open) {
   prompt.addEventListener("input", fitPrompt);
   list.addEventListener("scroll", hideCard);
   addEventListener("storage", onStorage);
+  addEventListener("beforeunload", () => running.forEach((controller) => controller.abort()));
   addEventListener("pagehide", save);
 }

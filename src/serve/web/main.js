@@ -3,7 +3,7 @@
 import { listModels } from "./api.js";
 import { startChat, stopAnswer } from "./chat_view.js";
 import { byId } from "./dom.js";
-import { startSettings } from "./settings.js";
+import { keyField, startSettings } from "./settings.js";
 import { closeStatus, openStatus } from "./status_view.js";
 import { loadTheme, saveTheme } from "./store.js";
 import { hideCard } from "./tokens.js";
@@ -85,6 +85,7 @@ for (const [panel, button] of Object.entries(PANELS)) {
 }
 byId("chat-list").addEventListener("click", () => isNarrow() && setPanel("chats", false));
 byId("new-chat").addEventListener("click", () => isNarrow() && setPanel("chats", false));
+keyField().addEventListener("change", showModel);
 byId("toggle-theme").addEventListener("click", toggleTheme);
 addEventListener("keydown", onKey);
 addEventListener("hashchange", showView);

@@ -1,10 +1,11 @@
-// The part of Markdown that answers use, as elements: headings, paragraphs, lists, quotes, tables, code, emphasis, links.
+// The part of Markdown that answers use, as elements: headings, paragraphs, lists, quotes, tables, code, emphasis,
+// links.
 //
 //   text -> blocks (by line) -> elements; inside a line: code, strong, emphasis, links
 //
-// Everything else stays text. HTML is text. Links keep http, https and mailto only. Nesting ends at MAX_DEPTH, so that no
-// answer can exhaust the stack. renderMarkdown keeps the elements of blocks that did not change, so a growing answer costs
-// only its last block.
+// Everything else stays text. HTML is text. Links keep http, https and mailto only. Nesting ends at MAX_DEPTH, so that
+// no answer can exhaust the stack. renderMarkdown keeps the elements of blocks that did not change, so a growing answer
+// costs only its last block.
 
 import { copyButton, el } from "./dom.js";
 
@@ -18,8 +19,19 @@ const TABLE_LINE = /^\s*\|?(\s*:?-+:?\s*\|)+\s*(:?-+:?)?\s*$/;
 
 // ---- inside a line --------------------------------------------------------------------------------------------------
 
-const SPAN =
-  /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)(?<=\S)\*\*|\*(?=\S)([^*\n]+?)(?<=\S)\*|(?<![\w_])_(?=\S)([^_\n]+?)(?<=\S)_(?![\w_])|~~(.+?)~~|\[([^\]\n]+)\]\(([^()\s]+)\)/g;
+const SPAN = new RegExp(
+  [
+    /(`+)(.+?)\1(?!`)/, // `code`
+    /\*\*(?=\S)(.+?)(?<=\S)\*\*/, // **strong**
+    /\*(?=\S)([^*\n]+?)(?<=\S)\*/, // *emphasis*
+    /(?<![\w_])_(?=\S)([^_\n]+?)(?<=\S)_(?![\w_])/, // _emphasis_, not inside_a_word
+    /~~(.+?)~~/,
+    /\[([^\]\n]+)\]\(([^()\s]+)\)/, // [label](target)
+  ]
+    .map((part) => part.source)
+    .join("|"),
+  "g",
+);
 
 const SAFE_LINK = /^(https?:|mailto:)/i;
 

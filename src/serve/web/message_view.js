@@ -6,7 +6,7 @@
 
 import { copyButton, el } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
-import { tokenText } from "./tokens.js";
+import { alignTokens, tokenText } from "./tokens.js";
 
 const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
@@ -19,6 +19,7 @@ function figuresText({ generated, perSecond, firstMs, drafted, accepted, prompt,
   return parts.join(" · ");
 }
 
+const LABELS = { user: "You", assistant: "Model", tool: "Result of a tool" };
 const ENDINGS = {
   length: "Ended at max_tokens.",
   stopped: "Stopped.",
@@ -47,23 +48,23 @@ function button(text, onclick, label = null) {
 }
 
 export class MessageView {
-  // actions: {regenerate, edit(text), sendResults(texts)}; one that is missing has no button.
-  constructor(message, actions) {
+  constructor(message) {
     this.message = message;
-    this.actions = actions;
-    this.node = el("article", { class: `message ${message.role}`, "aria-label": this.label() });
+    this.actions = {};
+    this.node = el("article", { class: `message ${message.role}`, "aria-label": LABELS[message.role] });
     this.showsTokens = true;
     if (message.role === "assistant") this.build();
-    else if (message.role === "tool") this.node.append(el("pre", { tabindex: 0 }, message.content));
-    else this.showUser();
-    this.update(false);
+    if (message.role === "tool") this.node.append(el("pre", { tabindex: 0 }, message.content));
   }
 
-  label() {
-    return { user: "You", assistant: "Model", tool: "Result of a tool" }[this.message.role];
+  // Shows the message with buttons for the actions: {regenerate, edit(text), sendResults(texts)}, each only if given.
+  show(actions, isGrowing) {
+    this.actions = actions;
+    if (this.message.role === "user") this.showUser();
+    if (this.message.role === "assistant") this.update(isGrowing);
   }
 
-  // ---- user -----------------------------------------------------------------------------------------------------------
+  // ---- user ---------------------------------------------------------------------------------------------------------
 
   showUser() {
     const edit = this.actions.edit ? button("Edit", () => this.startEdit(), "Edit this message") : null;
@@ -87,7 +88,7 @@ export class MessageView {
     box.focus();
   }
 
-  // ---- assistant ------------------------------------------------------------------------------------------------------
+  // ---- assistant ----------------------------------------------------------------------------------------------------
 
   build() {
     this.summary = el("summary", {}, "Reasoning");
@@ -104,17 +105,19 @@ export class MessageView {
   // Shows what the message holds now; `isGrowing` while its stream is open.
   update(isGrowing) {
     const message = this.message;
-    if (message.role !== "assistant") return;
     this.node.classList.toggle("growing", isGrowing);
     this.node.setAttribute("aria-busy", String(isGrowing));
     this.updateTexts(isGrowing);
     this.updateCalls(isGrowing);
-    this.problems.replaceChildren(
-      ...(ENDINGS[message.finish] ? [el("p", { class: "quiet" }, ENDINGS[message.finish])] : []),
-      ...(message.error ? [problem(message.error)] : []),
-    );
+    this.problems.replaceChildren(...this.ending(isGrowing));
     this.figures.textContent = message.figures ? figuresText(message.figures) : "";
     this.updateButtons(isGrowing);
+  }
+
+  ending(isGrowing) {
+    const { error, finish } = this.message;
+    if (error) return [problem(error)];
+    return !isGrowing && ENDINGS[finish] ? [el("p", { class: "quiet" }, ENDINGS[finish])] : [];
   }
 
   updateTexts(isGrowing) {
@@ -129,14 +132,11 @@ export class MessageView {
       return;
     }
     // One walk over both texts, since the tokens come as one list.
-    const node = tokenText(reasoning + content, tokens);
-    const thought = el("div", { class: "tokens" });
-    for (let left = reasoning.length; left > 0 && node.firstChild; ) {
-      left -= node.firstChild.textContent.length;
-      thought.append(node.firstChild);
-    }
-    this.reasoning.replaceChildren(thought);
-    this.content.replaceChildren(node);
+    const pieces = alignTokens(reasoning + content, tokens);
+    let split = 0;
+    for (let length = 0; length < reasoning.length; split += 1) length += pieces[split].text.length;
+    this.reasoning.replaceChildren(tokenText(pieces.slice(0, split)));
+    this.content.replaceChildren(tokenText(pieces.slice(split)));
     this.content.blocks = null;
   }
 
@@ -149,12 +149,14 @@ export class MessageView {
       if (shown) shown.querySelector("code").textContent = text;
       else this.calls.append(this.callNode(call, text));
     });
-    if (!isGrowing && calls.length > 0 && this.actions.sendResults) this.addResultBoxes();
+    if (!this.actions.sendResults) for (const box of this.calls.querySelectorAll("textarea, button")) box.remove();
+    else if (calls.length > 0) this.addResultBoxes();
   }
 
   callNode(call, text) {
     const head = el("header", {}, el("span", {}, "Calls "), el("strong", {}, call.name));
-    return el("section", { class: "call", "aria-label": `Call of ${call.name}` }, head, el("pre", {}, el("code", {}, text)));
+    const shown = el("pre", { tabindex: 0 }, el("code", {}, text));
+    return el("section", { class: "call", "aria-label": `Call of ${call.name}` }, head, shown);
   }
 
   addResultBoxes() {

@@ -1,7 +1,7 @@
 // From a conversation and the settings to the body of a request. Pure: no element, no storage.
 //
-// Numbers are sent as they are typed: the server checks them and names the field, and a seed of 64 bits keeps its digits.
-// An empty setting is not sent, so the server's own default holds.
+// Numbers are sent as they are typed: the server checks them and names the field, and a seed of 64 bits keeps its
+// digits. An empty setting is not sent, so the server's own default holds.
 
 export const NUMBERS = [
   "temperature",

@@ -33,9 +33,9 @@ export function settings() {
 export function markField(name) {
   unmark();
   const first = name?.split(/[.[]/)[0];
-  const field = name && (form.elements[FIELD_OF[name] ?? FIELD_OF[first] ?? first] ?? null);
+  const field = name ? form.elements.namedItem(FIELD_OF[name] ?? FIELD_OF[first] ?? first) : null;
   field?.setAttribute("aria-invalid", "true");
-  return field || null;
+  return field;
 }
 
 export const keyField = () => form.elements.key;

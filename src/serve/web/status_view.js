@@ -1,5 +1,5 @@
-// The status view: /metrics read once a second while it is open, shown as figures and charts. Rates and quantiles are over
-// the last WINDOW seconds, or since the view was opened.
+// The status view: /metrics read once a second while it is open, shown as figures and charts. Shares and quantiles are
+// over the last WINDOW seconds, or since the view was opened.
 
 import { metricsText } from "./api.js";
 import { barChart, lineChart } from "./chart.js";
@@ -7,7 +7,8 @@ import { byId, el } from "./dom.js";
 import { parseMetrics, quantile, sumOf } from "./prometheus.js";
 
 const PERIOD_MS = 1000;
-const SLOTS = 60; // values in a chart
+const SLOTS = 60; // values kept for a chart
+const LEAST_SLOTS = 20; // a chart that begins is not stretched further
 const WINDOW = 30;
 const RATE_WINDOW = 5; // shorter: a rate that falls shows soon
 
@@ -51,10 +52,11 @@ function valuesNow() {
 }
 
 function acceptanceByPosition(families) {
-  return (families.get("draft_tokens") ?? []).map(({ labels, value }) => ({
+  const bars = (families.get("draft_tokens") ?? []).map(({ labels, value }) => ({
     name: labels.position,
     value: value > 0 ? sumOf(families, "accepted_at_position", labels) / value : null,
   }));
+  return bars.sort((a, b) => a.name - b.name); // the server gives them in any order
 }
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
@@ -76,9 +78,11 @@ function tilesFor(f) {
 
 function draw() {
   const f = snapshots.at(-1).families;
-  byId("tiles").replaceChildren(...tilesFor(f).map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text))));
+  const tiles = tilesFor(f).map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text)));
+  byId("tiles").replaceChildren(...tiles);
+  const slots = Math.max(LEAST_SLOTS, series.running.length);
   const chart = (title, format, lines, limit = null) =>
-    lineChart({ title, format, limit, slots: SLOTS, lines: lines.map(([name, key]) => ({ name, values: series[key] })) });
+    lineChart({ title, format, limit, slots, lines: lines.map(([name, key]) => ({ name, values: series[key] })) });
   byId("charts").replaceChildren(
     chart("Requests", whole, [
       ["running", "running"],

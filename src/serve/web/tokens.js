@@ -1,7 +1,7 @@
 // Tokens with their probabilities over the text that they became.
 //
-// The text is what the server made of the tokens: markers are gone, the end may be cut at a stop string, and one character
-// may take several tokens. alignTokens walks both, byte by byte, and leaves out the tokens that left no text.
+// The text is what the server made of the tokens: markers are gone, the end may be cut at a stop string, and one
+// character may take several tokens. alignTokens walks both, byte by byte, and leaves out the tokens that left no text.
 
 import { el, byId } from "./dom.js";
 
@@ -77,7 +77,7 @@ function tokenSpan({ text, tokens }) {
     "span",
     {
       class: `token shade-${shade(least)}`,
-      tabindex: 0,
+      tabindex: -1,
       "aria-label": label,
       role: "img",
       onmouseenter: show,
@@ -89,7 +89,18 @@ function tokenSpan({ text, tokens }) {
   );
 }
 
+// The arrows go from token to token, so that Tab has one stop for all of them.
+function onKey(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const spans = [...event.currentTarget.querySelectorAll(".token")];
+  spans[spans.indexOf(event.target) + step]?.focus();
+  event.preventDefault();
+}
+
 // The text as spans; hovering or focusing one shows what else could have stood there.
-export function tokenText(text, tokens) {
-  return el("div", { class: "tokens" }, ...alignTokens(text, tokens).map(tokenSpan));
+export function tokenText(pieces) {
+  const node = el("div", { class: "tokens", onkeydown: onKey }, ...pieces.map(tokenSpan));
+  node.querySelector(".token")?.setAttribute("tabindex", "0");
+  return node;
 }
