@@ -14,6 +14,7 @@ usage() {
 ./build.sh            install, build everything: ./deepinfer and the Python package
 ./build.sh test       the same, then every test that needs no GPU
 ./build.sh gpu-test   build with CUDA, then the tests and benchmarks of the GPU backend; needs a GPU
+./build.sh web-test   the web page in a real browser: installs chromium and playwright
 ./build.sh bench      benchmarks, with ratios to this machine's limits
 ./build.sh fuzz [S]   every fuzz target for S seconds (default 30)
 ./build.sh sanitize   the fast tests under the address, undefined-behaviour and thread sanitizers
@@ -26,6 +27,7 @@ run_packages=(g++ cmake ninja-build ccache mold pkg-config libboost1.81-dev libb
   libfmt-dev libcli11-dev libexpected-dev libxxhash-dev)
 all_packages=("${run_packages[@]}" prometheus-cpp-dev python3-venv libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev git)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
+web_packages=(chromium fonts-dejavu-core)
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
@@ -104,7 +106,13 @@ run_tests() {
   say "unit tests"
   ctest --preset release
   say "command line and Python"
-  .venv/bin/python -m pytest -q tests python/tests
+  .venv/bin/python -m pytest -q tests python/tests --ignore tests/web
+}
+
+test_web() {
+  install "${web_packages[@]}"
+  venv -r scripts/requirements-web.txt
+  .venv/bin/python -m pytest -q tests/web
 }
 
 case "${1:-all}" in
@@ -117,6 +125,7 @@ case "${1:-all}" in
     configure_and_build cuda -DDI_BENCH=ON
     scripts/gpu_check.sh build/cuda build/gpu
     ;;
+  web-test) build_all && test_web ;;
   bench) build_all && configure_and_build release -DDI_BENCH=ON && scripts/run_bench.sh ;;
   fuzz) prepare "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
   sanitize)
