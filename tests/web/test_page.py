@@ -492,6 +492,20 @@ def test_status_view_follows_the_server(page: Page, server: Server) -> None:
     finished(page.locator(".message.assistant"))
 
 
+# ---- policy ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("markup", "directive"), [('<p onclick="x()">', "script-src"), ('<p style="color: red">', "style-src")]
+)
+def test_the_policy_refuses_inline_code_and_the_console_says_so(
+    open_page: Opener, page: Page, markup: str, directive: str
+) -> None:
+    open_page.allowed += ["^policy: ", "Content Security Policy"]
+    with page.expect_console_message(lambda message: message.text.startswith(f"policy: {directive}")):
+        page.evaluate("(markup) => document.body.insertAdjacentHTML('beforeend', markup)", markup)
+
+
 # ---- looks ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 // The chat: conversations, messages, the box to write in.
 //
-//   A conversation's messages are the truth; elements are made when it is shown. An answer goes on growing in its message
-//   while another conversation is shown. At most one answer grows in a conversation.
+//   A conversation's messages are the truth; elements are made when it is shown. An answer goes on growing in its
+//   message while another conversation is shown. At most one answer grows in a conversation.
 
 import { addChunk, Meter, newAnswer } from "./answer.js";
 import { ApiError, streamChat } from "./api.js";
