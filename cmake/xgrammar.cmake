@@ -17,12 +17,5 @@ target_include_directories(xgrammar SYSTEM PUBLIC ${DI_XGRAMMAR_DIR}/include ${D
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
                                             XGRAMMAR_LOG_CUSTOMIZE=1)
 target_compile_options(xgrammar PRIVATE -w -g0)
-# Formats of other models are never run, and what reads a schema runs once for each: compiled quickly instead.
-set(DI_XGRAMMAR_UNUSED ${DI_XGRAMMAR_UNITS})
-list(FILTER DI_XGRAMMAR_UNUSED INCLUDE REGEX "/converter_ext/")
-list(FILTER DI_XGRAMMAR_UNUSED EXCLUDE REGEX "/deepseek\\.cc$")
-set_source_files_properties(${DI_XGRAMMAR_UNUSED} PROPERTIES COMPILE_OPTIONS -O0)
-set(DI_XGRAMMAR_READERS ${DI_XGRAMMAR_UNITS})
-list(FILTER DI_XGRAMMAR_READERS INCLUDE REGEX "/(structural_tag|[a-z_]*_converter|grammar_p[a-z]*er|deepseek|compiled_grammar)\\.cc$")
-set_source_files_properties(${DI_XGRAMMAR_READERS} PROPERTIES COMPILE_OPTIONS -O1)
-set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
+# In a few large units: its headers are most of what there is to compile.
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
