@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +109,10 @@ def test_wrong_schemas_name_the_field(llm: LLM) -> None:
         generate(schema_type="json", schema="", trigger_token_ids=["a"])
     late = generate(schema_type="regex", schema="(a")
     assert late.finish_reason == "error" and "so_args.schema" in late.error
+
+
+def test_example_runs() -> None:
+    script = Path(__file__).parents[1] / "examples/_structured_output.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["regex", "json", "ebnf", "trigger"]
