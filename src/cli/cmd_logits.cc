@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/logits_output.h"
 #include "cli/saved_state.h"
+#include "device/host_copy.h"
 #include "engine/backend.h"
 #include "model/ranks.h"
 #include "text/compressed_vocabulary.h"
@@ -102,9 +103,23 @@ class Runner {
  public:
   Runner(const Options& options, model::Rank& rank, const std::vector<int32_t>& compressed_ids, int64_t chunk)
       : options_(options), rank_(rank), config_(rank.model->config()), compressed_ids_(compressed_ids), chunk_(chunk) {
-    logits_.resize(static_cast<size_t>(std::max<int64_t>(chunk, config_.dspark_block_size)) * config_.vocab_size);
     blocks_.resize(static_cast<size_t>(rank.global.num_blocks() - 1));
     std::iota(blocks_.begin(), blocks_.end(), 1);  // block 0 belongs to nobody
+  }
+
+  // Memory of the results; before run.
+  Result<void> allocate() {
+    const int n = config_.dspark_block_size;
+    auto plan = [&](Arena& arena) {
+      logits_ = arena.matrix(DType::kF32, std::max<int64_t>(chunk_, n), config_.vocab_size);
+      draft_ = {{}, arena.matrix(DType::kI32, n, 1), arena.matrix(DType::kF32, 1, n)};
+    };
+    Arena counting;
+    plan(counting);
+    DI_TRY(memory_, rank_.device->allocate(counting.peak()));
+    Arena arena(memory_.data(), memory_.bytes());
+    plan(arena);
+    return {};
   }
 
   // `output`: rank 0 only.
@@ -148,9 +163,10 @@ class Runner {
     if (!sequence.is_image.empty()) batch.is_image = std::span(sequence.is_image).subspan(from, rows);
     batch.logit_rows = logit_rows_;
     if (output != nullptr && output->observes()) batch.observer = output;
-    const TensorView logits = logits_view(end - begin);
-    rank_.model->forward(batch, logits);
-    rank_.stream->synchronize();
+    const TensorView device_logits = logits_.row_range(0, end - begin);
+    rank_.model->forward(batch, device_logits);
+    const HostCopy copy(*rank_.device, *rank_.stream, device_logits);
+    const TensorView& logits = copy.view();
     if (output != nullptr) output->on_logits(logits);
     const float* last = logits.f32(logits.rows - 1);
     greedy_ = static_cast<int32_t>(std::max_element(last, last + config_.vocab_size) - last);
@@ -169,25 +185,21 @@ class Runner {
   }
 
   void propose(int64_t last_pos, LogitsOutput* output) {
-    const int n = config_.dspark_block_size;
-    std::vector<int32_t> tokens(static_cast<size_t>(n));
-    std::vector<float> confidence(static_cast<size_t>(n));
-    const model::DraftOutput out{.logits = logits_view(n),
-                                 .tokens = TensorView::make(tokens.data(), DType::kI32, n, 1),
-                                 .confidence = TensorView::make(confidence.data(), DType::kF32, 1, n)};
+    draft_.logits = logits_.row_range(0, config_.dspark_block_size);
     const model::DraftSequence sequence{.slot = kSlot, .last_pos = last_pos, .anchor = greedy_};
     rank_.model->propose(
         {&sequence, 1},
         [&](int, const TensorView& logits, int32_t* picked) {
-          const float* row = logits.f32(0);
-          picked[0] = static_cast<int32_t>(std::max_element(row, row + logits.cols) - row);
+          const HostCopy copy(*rank_.device, *rank_.stream, logits);
+          const float* row = copy.view().f32(0);
+          const auto best = static_cast<int32_t>(std::max_element(row, row + logits.cols) - row);
+          rank_.stream->copy(picked, &best, 4);
         },
-        out);
-    if (output != nullptr) output->on_draft(out.tokens, out.confidence);
-  }
-
-  TensorView logits_view(int64_t rows) {
-    return TensorView::make(logits_.data(), DType::kF32, rows, config_.vocab_size);
+        draft_);
+    if (output == nullptr) return;
+    const HostCopy tokens(*rank_.device, *rank_.stream, draft_.tokens);
+    const HostCopy confidence(*rank_.device, *rank_.stream, draft_.confidence);
+    output->on_draft(tokens.view(), confidence.view());
   }
 
   const Options& options_;
@@ -195,7 +207,9 @@ class Runner {
   const ModelConfig& config_;
   const std::vector<int32_t>& compressed_ids_;
   int64_t chunk_;
-  std::vector<float> logits_;
+  DeviceBuffer memory_;
+  TensorView logits_;
+  model::DraftOutput draft_;
   std::vector<int32_t> blocks_, logit_rows_, context_;
   int32_t greedy_ = 0;
 };
@@ -233,6 +247,7 @@ Result<void> run(const Options& options) {
          model::Ranks::create(checkpoint,
                               {.plan = parallel::ParallelPlan::tensor(options.ranks),
                                .make_ops = backend.make_ops,
+                               .make_device = backend.make_device,
                                .threads = options.threads,
                                .num_blocks = 1 + ceil_div(longest, cache::kBlockPositions),
                                .num_slots = 1,
@@ -243,6 +258,10 @@ Result<void> run(const Options& options) {
   std::vector<Result<void>> status(static_cast<size_t>(ranks->size()));
   ranks->run([&](model::Rank& rank) {
     Runner runner(options, rank, compressed_ids, chunk);
+    if (auto done = runner.allocate(); !done) {
+      status[static_cast<size_t>(rank.id)] = done;
+      return;
+    }
     for (size_t i = 0; i < sequences.size(); ++i) {
       // A rank that cannot save goes on, since the others wait for it; states are checked before anybody starts.
       auto done = runner.run(static_cast<int>(i), sequences[i], rank.id == 0 ? &output : nullptr);
@@ -275,7 +294,11 @@ void add_logits(Command& app, int& exit_code) {
   command.option("--save-state", options->save_state, "folder for the caches after the last position");
   command.option("--load-state", options->load_state, "folder of an earlier run on the beginnings of the sequences");
   command.callback([options, &exit_code] {
-    if (auto done = run(*options); !done) exit_code = report(done.error());
+    try {
+      if (auto done = run(*options); !done) exit_code = report(done.error());
+    } catch (const DeviceError& e) {
+      exit_code = report(Error{Code::kInternal, e.what()});
+    }
   });
 }
 

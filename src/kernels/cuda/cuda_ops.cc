@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "device/cuda/check.h"
 
 namespace deepinfer::kernels {
 namespace cuda {
@@ -15,30 +14,6 @@ CudaOps::CudaOps(Numerics numerics) : numerics_(numerics) {
 
 std::string CudaOps::description() const {
   return fmt::format("cuda, {}", numerics_name(numerics_));
-}
-
-SideStream::~SideStream() {
-  if (stream_ == nullptr) return;
-  cudaEventDestroy(forked_);
-  cudaEventDestroy(joined_);
-  cudaStreamDestroy(stream_);
-}
-
-cudaStream_t SideStream::fork(cudaStream_t main) {
-  using deepinfer::cuda::check;
-  if (stream_ == nullptr) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "side stream");
-    check(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "event");
-    check(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "event");
-  }
-  check(cudaEventRecord(forked_, main), "fork");
-  check(cudaStreamWaitEvent(stream_, forked_, 0), "fork");
-  return stream_;
-}
-
-void SideStream::join(cudaStream_t main) {
-  deepinfer::cuda::check(cudaEventRecord(joined_, stream_), "join");
-  deepinfer::cuda::check(cudaStreamWaitEvent(main, joined_, 0), "join");
 }
 
 int64_t CudaOps::workspace_bytes(const WorkspaceShape& s) const {

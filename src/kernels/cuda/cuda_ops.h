@@ -11,28 +11,10 @@
 // The workspace serves one call at a time; calls of one stream follow each other.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "kernels/ops.h"
 #include "tensor/arena.h"
 
 namespace deepinfer::kernels::cuda {
-
-// A second stream for work that may run beside the first; made when it is first used. Safe to record.
-class SideStream {
- public:
-  SideStream() = default;
-  SideStream(const SideStream&) = delete;
-  ~SideStream();
-  // The side stream, behind everything that `main` has been given.
-  cudaStream_t fork(cudaStream_t main);
-  // `main` goes on when the side is done.
-  void join(cudaStream_t main);
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
-};
 
 class CudaOps final : public Ops {
  public:
@@ -71,7 +53,6 @@ class CudaOps final : public Ops {
 
   Numerics numerics_;
   Workspace workspace_;
-  SideStream side_;
 };
 
 // Bytes of scratch of each operation that needs some, for workspace_bytes.

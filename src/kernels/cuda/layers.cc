@@ -224,19 +224,16 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
         "moe slots");
   }
   Bf16* shared = nullptr;
-  const bool has_shared = p.slots.empty() && p.shared != nullptr;
-  if (has_shared) {
-    // Beside the routed experts: neither fills the machine at its beginning and end.
-    cudaStream_t side = side_.fork(handle);
+  if (p.slots.empty() && p.shared != nullptr) {
     check_expert(*p.shared, Weight::Kind::kFp8, d);
     auto* x = arena.array<Bf16>(num_rows * d);
     const bool wide = num_rows > 16 && fits_wide(*p.shared);
-    launch_prepare(side, bf16_rows(p.x), num_rows, d, order_of(Format::kFp8), true, wide, x);
+    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp8), true, wide, x);
     shared = arena.array<Bf16>(num_rows * d);
     MoeSlots slots{.num_rows = num_rows, .top_k = 1};
     slots.tile_tokens = num_rows <= 16 ? 8 : num_rows <= 64 ? 64 : 128;  // 16 is built for fp4 only
     slots.max_tiles = ceil_div(num_rows, slots.tile_tokens);
-    (wide ? launch_wide_experts : launch_experts)(side, Format::kFp8,
+    (wide ? launch_wide_experts : launch_experts)(handle, Format::kFp8,
                                                   {.slots = slots,
                                                    .experts = nullptr,
                                                    .one = *p.shared,
@@ -280,7 +277,6 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
                                                    .limit = p.limit,
                                                    .is_wide = wide});
   }
-  if (has_shared) side_.join(handle);
   if (!p.slots.empty()) return;
   launch_moe_sum(handle, outputs, i32_rows(p.ids), p.expert_begin, num_experts, top_k, shared, num_rows, d,
                  bf16_rows(p.z));

@@ -105,14 +105,15 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     addresses[k] = k < keys.num_window ? keys.window_key(k) : keys.entry(k);
   __syncthreads();
 
-  // Four threads a key copy its record, 16 bytes at a time.
+  // Eight threads a key copy its record, 16 bytes at a time.
   auto copy_records = [&](int step) {
-    const int k = threadIdx.x / 4, key = step * kKeys + k;
-    if (key < keys.count) {
+    for (int k = threadIdx.x / 8; k < kKeys; k += kThreads / 8) {
+      const int key = step * kKeys + k;
+      if (key >= keys.count) break;
       const uint8_t* from = addresses[key];
       const int pieces = key < keys.num_window ? kRecord / 16 : (kDim / 2 + kDim / 16) / 16;
       const uint32_t to = base + at.raw + (step % 2 * kKeys + k) * kRecord;
-      for (int c = threadIdx.x % 4; c < pieces; c += 4) copy_async(to + 16 * c, from + 16 * c);
+      for (int c = threadIdx.x % 8; c < pieces; c += 8) copy_async(to + 16 * c, from + 16 * c);
     }
     asm volatile("cp.async.commit_group;");
   };
@@ -143,25 +144,27 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
   float top = -1e30f, denominator = 0;  // top: exponent of the running maximum, an integer
   const float exponent_scale = p.scale * 1.44269504f * kFreed;
 
-  // Four threads a key, those that copied it; pieces of 8 channels.
+  // Eight threads a key, those that copied it; pieces of 8 channels.
   auto expand_keys = [&](int step) {
-    const int k = threadIdx.x / 4, key = step * kKeys + k;
-    const uint8_t* raw = shared + at.raw + (step % 2 * kKeys + k) * kRecord;
-    uint8_t* row = shared + at.k + (kHasTwoTiles ? step % 2 : 0) * kKeys * kRowBytes;
-    if (key < keys.num_window) {
-#pragma unroll 4
-      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
-        const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
-        *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
+    uint8_t* tile = shared + at.k + (kHasTwoTiles ? step % 2 : 0) * kKeys * kRowBytes;
+    for (int k = threadIdx.x / 8; k < kKeys; k += kThreads / 8) {
+      const int key = step * kKeys + k;
+      const uint8_t* raw = shared + at.raw + (step % 2 * kKeys + k) * kRecord;
+      if (key < keys.num_window) {
+#pragma unroll
+        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
+          const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
+          *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
+        }
+      } else if (key < keys.count) {
+#pragma unroll
+        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
+          const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
+          *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
+        }
+      } else {
+        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = {};
       }
-    } else if (key < keys.count) {
-#pragma unroll 4
-      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) {
-        const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
-        *reinterpret_cast<uint4*>(row + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
-      }
-    } else {
-      for (int c = threadIdx.x % 4; c < kDim / 8; c += 4) *reinterpret_cast<uint4*>(row + piece_at(k, c)) = {};
     }
   };
   if (kHasTwoTiles && num_steps > 0) {
@@ -171,6 +174,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     __syncwarp();
     copy_records(2);
     __syncthreads();
+  }
+  // 16 heads: the queries stay in registers.
+  constexpr int kKept = kHasTwoTiles ? kDim / 16 : 1;
+  uint32_t queries[kKept][4];
+  if constexpr (kHasTwoTiles) {
+#pragma unroll
+    for (int d = 0; d < kKept; ++d) load_matrices(queries[d], base + at.q + piece_at(lane % 16, 2 * d + lane / 16));
   }
 
   for (int step = 0; step < num_steps; ++step) {
@@ -192,11 +202,18 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       float c[2][kTilesOfWarp][4] = {};  // two chains: steps of 16 channels 0, 2, 4 .. and 1, 3, 5 ..
       const int key0 = side * kKeysOfWarp;
       const uint32_t q_at = base + at.q;
-#pragma unroll 8
+#pragma unroll(kHasTwoTiles ? kDim / 32 : 4)
       for (int d = 0; d < kDim / 16; d += 2) {
         uint32_t a[2][4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) load_matrices(a[i], q_at + piece_at(head + lane % 16, 2 * (d + i) + lane / 16));
+        for (int i = 0; i < 2; ++i) {
+          if constexpr (kHasTwoTiles) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) a[i][j] = queries[d + i][j];
+          } else {
+            load_matrices(a[i], q_at + piece_at(head + lane % 16, 2 * (d + i) + lane / 16));
+          }
+        }
 #pragma unroll
         for (int n = 0; n < kTilesOfWarp; ++n) {  // 8 keys x 32 channels
           uint32_t b[4];
