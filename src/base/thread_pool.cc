@@ -39,21 +39,22 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);
-    epoch_.fetch_add(1);
+    job_.fetch_add(uint64_t{1} << kNumberShift);
   }
   wake_.notify_all();
   for (auto& w : workers_) w.join();
 }
 
-void ThreadPool::dispatch(Call call, void* body) {
+void ThreadPool::dispatch(Call call, void* body, Workers workers) {
   if (workers_.empty()) {
     call(body, 0);
     return;
   }
   call_ = call;
   body_ = body;
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  finished_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (job_.load(std::memory_order_relaxed) >> kNumberShift) + 1;
+  job_.store(number << kNumberShift | kOpen, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     {
       std::lock_guard lock(mutex_);
@@ -61,7 +62,13 @@ void ThreadPool::dispatch(Call call, void* body) {
     wake_.notify_all();
   }
   call(body, 0);
-  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
+  if (workers == Workers::kAll) await(static_cast<int>(workers_.size()));
+  const uint64_t closed = job_.fetch_and(~kOpen, std::memory_order_seq_cst);
+  await(static_cast<int>(closed & kJoined));
+}
+
+void ThreadPool::await(int num_workers) const {
+  for (int spins = 0; finished_.load(std::memory_order_acquire) != num_workers; ++spins) {
     if (spins < kSpinsBeforeYield) {
       relax();
     } else {
@@ -71,23 +78,26 @@ void ThreadPool::dispatch(Call call, void* body) {
 }
 
 void ThreadPool::work(int thread) {
-  uint32_t seen = 0;
+  uint64_t seen = 0;  // number of the last job looked at
+  auto is_new = [&](std::memory_order order) { return job_.load(order) >> kNumberShift != seen; };
   while (true) {
-    int spins = 0;
-    while (epoch_.load(std::memory_order_acquire) == seen && spins < kSpins) {
-      relax();
-      ++spins;
-    }
-    if (epoch_.load(std::memory_order_acquire) == seen) {
+    for (int spins = 0; !is_new(std::memory_order_acquire) && spins < kSpins; ++spins) relax();
+    if (!is_new(std::memory_order_acquire)) {
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, [&] { return epoch_.load(std::memory_order_seq_cst) != seen; });
+      wake_.wait(lock, [&] { return is_new(std::memory_order_seq_cst); });
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
-    ++seen;
     if (stop_.load()) return;
+    uint64_t job = job_.load(std::memory_order_acquire);
+    seen = job >> kNumberShift;
+    bool has_joined = false;
+    while (!has_joined && (job & kOpen) != 0 && job >> kNumberShift == seen) {
+      has_joined = job_.compare_exchange_weak(job, job + 1, std::memory_order_acq_rel, std::memory_order_acquire);
+    }
+    if (!has_joined) continue;
     call_(body_, thread);
-    pending_.fetch_sub(1, std::memory_order_release);
+    finished_.fetch_add(1, std::memory_order_release);
   }
 }
 

@@ -1,9 +1,14 @@
 // Fork-join pool: one caller, n - 1 workers, all run the same function.
 //
-//   run(f) calls f(0) .. f(n - 1), f(0) on the caller's thread, and returns when all are done.
+//   run(f)    calls f(0) .. f(n - 1), f(0) on the caller's thread, and returns when all are done
+//   share(f)  the same for an f that takes its work piece by piece: a worker that is not there before the caller has
+//   run
+//             out of pieces is left out, so that a machine with other work to do costs a piece's time and not a turn of
+//             the system's scheduler
 //   Workers spin for a few microseconds between jobs (decode steps come one after the other), then sleep.
 //
-// One owner thread calls run(); nested calls are not allowed. Work must be cut so that its result does not depend on n.
+// One owner thread calls; nested calls are not allowed. Work must be cut so that its result does not depend on n, nor
+// on who does it.
 #pragma once
 
 #include <atomic>
@@ -27,12 +32,14 @@ class ThreadPool {
 
   template <typename F>
   void run(F&& f) {
-    using Body = std::remove_reference_t<F>;
-    dispatch([](void* body, int thread) { (*static_cast<Body*>(body))(thread); },
-             const_cast<void*>(static_cast<const void*>(&f)));
+    start(f, Workers::kAll);
+  }
+  template <typename F>
+  void share(F&& f) {
+    start(f, Workers::kThoseInTime);
   }
 
-  // f(begin, end) over contiguous pieces of [0, count), one a thread; piece borders are multiples of `quantum`.
+  // f(begin, end) over contiguous pieces of [0, count), as many as threads; piece borders are multiples of `quantum`.
   template <typename F>
   void split(int64_t count, int64_t quantum, F&& f) {
     int64_t units = (count + quantum - 1) / quantum;
@@ -40,10 +47,13 @@ class ThreadPool {
       if (count > 0) f(int64_t{0}, count);
       return;
     }
-    run([&](int thread) {
-      int64_t begin = units * thread / size() * quantum, end = units * (thread + 1) / size() * quantum;
-      if (end > count) end = count;
-      if (begin < end) f(begin, end);
+    std::atomic<int> next{0};
+    share([&](int) {
+      for (int piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < size();) {
+        int64_t begin = units * piece / size() * quantum, end = units * (piece + 1) / size() * quantum;
+        if (end > count) end = count;
+        if (begin < end) f(begin, end);
+      }
     });
   }
 
@@ -55,20 +65,31 @@ class ThreadPool {
       return;
     }
     std::atomic<int64_t> next{0};
-    run([&](int) {
+    share([&](int) {
       for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(i);
     });
   }
 
  private:
   using Call = void (*)(void*, int);
-  void dispatch(Call call, void* body);
+  enum class Workers { kAll, kThoseInTime };
+
+  template <typename F>
+  void start(F& f, Workers workers) {
+    dispatch([](void* body, int thread) { (*static_cast<F*>(body))(thread); },
+             const_cast<void*>(static_cast<const void*>(&f)), workers);
+  }
+  void dispatch(Call call, void* body, Workers workers);
+  void await(int num_workers) const;
   void work(int thread);
 
-  Call call_ = nullptr;
+  // A job: its number, whether workers may still join it, and how many have.
+  static constexpr uint64_t kJoined = 0x7fff, kOpen = 0x8000, kNumberShift = 16;
+
+  Call call_ = nullptr;  // of the open job; read by those who have joined it
   void* body_ = nullptr;
-  alignas(64) std::atomic<uint32_t> epoch_{0};
-  alignas(64) std::atomic<int> pending_{0};
+  alignas(64) std::atomic<uint64_t> job_{0};
+  alignas(64) std::atomic<int> finished_{0};  // of those who joined
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // guards the sleep of workers on wake_

@@ -39,6 +39,22 @@ TEST(ThreadPool, EachHandsOutEveryIndexOnce) {
   for (auto& h : hits) ASSERT_EQ(h.load(), 1);
 }
 
+// Pieces are done once each whoever comes, and a job that is over is not touched by those who come late.
+TEST(ThreadPool, SharedWorkIsDoneOnceWithOrWithoutLateWorkers) {
+  ThreadPool pool(8);  // more than most machines have: some are always late
+  for (int job = 0; job < 3000; ++job) {
+    std::vector<std::atomic<int>> hits(16);
+    std::atomic<int> next{0}, inside{0};
+    pool.share([&](int) {
+      inside++;
+      for (int i; (i = next.fetch_add(1)) < 16;) hits[static_cast<size_t>(i)]++;
+      inside--;
+    });
+    ASSERT_EQ(inside.load(), 0);
+    for (auto& h : hits) ASSERT_EQ(h.load(), 1);
+  }
+}
+
 TEST(ThreadPool, WakesWorkersThatFellAsleep) {
   ThreadPool pool(2);
   std::atomic<int> sum{0};

@@ -206,7 +206,7 @@ void Executor::forward() {
 
 void Executor::sample(std::vector<RunResult>& results) {
   std::atomic<size_t> next{0};
-  parts_.stream->pool().run([&](int thread) {
+  parts_.stream->pool().share([&](int thread) {
     Worker& worker = workers_[static_cast<size_t>(thread)];
     for (size_t i; (i = next.fetch_add(1)) < bound_.size();) {
       const Bound& b = bound_[i];
@@ -346,7 +346,7 @@ void Executor::pick_drafts(int k, const TensorView& logits, int32_t* tokens) {
   }
   auto* picked = static_cast<int32_t*>(host_draft_tokens_.data) + k * rows.rows;
   std::atomic<size_t> next{0};
-  parts_.stream->pool().run([&](int thread) {
+  parts_.stream->pool().share([&](int thread) {
     sampling::Workspace& ws = workers_[static_cast<size_t>(thread)].workspace.row;
     for (size_t i; (i = next.fetch_add(1)) < drafting_.size();)
       picked[i] = pick_draft(k, rows.f32(static_cast<int64_t>(i)), *drafting_[i]->sequence, ws);

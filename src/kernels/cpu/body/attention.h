@@ -277,7 +277,7 @@ void attention(const Context& ctx, const AttentionParams& p) {
   const int64_t floats = AttentionBuffers::floats(heads, p.head_dim);
   float* buffers = static_cast<float*>(scratch.take(threads * floats * 4));
   int64_t next = 0;
-  ctx.pool.run([&](int thread) {
+  ctx.pool.share([&](int thread) {
     const AttentionBuffers b(buffers + thread * floats, heads, p.head_dim);
     for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < num_rows * per_row;) {
       const int first = static_cast<int>(i % per_row * unit_heads);
