@@ -330,7 +330,6 @@ TEST(StructuredOutput, CompileDeadlineIsTheSettings) {
   settings.grammar_timeout_s = 1e-9;
   auto engine = make({}, settings);
   CompletionOutput c = run_alone(*engine, request(*engine, "json", kPerson));
-  // The very first compilation builds the tables of the vocabulary, which takes longer than no time.
   EXPECT_EQ(c.finish_reason, FinishReason::kError);
   EXPECT_THAT(c.error, testing::HasSubstr("not compiled in time"));
 }

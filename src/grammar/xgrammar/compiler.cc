@@ -10,6 +10,10 @@
 namespace deepinfer::grammar {
 namespace {
 
+tl::unexpected<Error> too_late() {
+  return fail(Code::kDeadline, "so_args.schema: the grammar was not compiled in time");
+}
+
 std::string name_of(const StructuralTag& tag) {
   return (tag.has_controls ? "c" : "p") + tag.json;
 }
@@ -60,12 +64,13 @@ void Compiler::compile(const StructuralTag& tag, Clock::time_point deadline, Don
   deadline = std::min(deadline, Clock::now() + timeout);
   std::string name = name_of(tag);
   std::shared_ptr<const Grammar> cached;
+  bool is_late = false;
   {
     std::lock_guard lock(mutex_);
     if (auto it = cache_.find(name); it != cache_.end()) {
       by_use_.splice(by_use_.begin(), by_use_, it->second.used);
       cached = it->second.grammar;
-    } else {
+    } else if (is_late = Clock::now() >= deadline; !is_late) {
       start_threads();
       auto [job, is_new] = jobs_.try_emplace(name, Job{.tag = tag});
       job->second.waiters.push_back({deadline, std::move(done)});
@@ -73,6 +78,7 @@ void Compiler::compile(const StructuralTag& tag, Clock::time_point deadline, Don
     }
   }
   if (cached) return done(std::move(cached));
+  if (is_late) return done(too_late());
   work_.notify_one();
   watch_.notify_one();
 }
@@ -167,7 +173,7 @@ void Compiler::watch() {
     std::vector<Waiter> late = take_late(Clock::now());
     if (late.empty()) continue;
     lock.unlock();
-    for (Waiter& w : late) w.done(fail(Code::kDeadline, "so_args.schema: the grammar was not compiled in time"));
+    for (Waiter& w : late) w.done(too_late());
     lock.lock();
   }
 }
