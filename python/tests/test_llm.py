@@ -121,7 +121,7 @@ def test_stop(llm: LLM) -> None:
         ({"cache_mode": "some"}, ("cache_mode", "'some'", "'exact'")),
         ({"deadline_ms": 0}, ("deadline_ms", "0")),
         ({"so_args": {"schema_type": "regex"}}, ("so_args", "schema")),
-        ({"so_args": {"schema_type": "regex", "schema": "a+"}}, ("so_args",)),
+        ({"so_args": {"schema_type": "regexp", "schema": "a+"}}, ("so_args.schema_type", "regexp")),
     ],
     ids=str,
 )
