@@ -233,6 +233,8 @@ def test_two_threads_share_an_engine(llm: LLM) -> None:
 
 def test_ctrl_c_raises_keyboard_interrupt() -> None:
     program = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job inherits it ignored
         "from deepinfer import LLM, SamplingParams\n"
         "llm = LLM(num_threads=1)\n"
         "print('ready', flush=True)\n"
