@@ -668,6 +668,26 @@ inline std::vector<std::string> repeat_problems(const Backend& a, const Backend&
   return problems;
 }
 
+// Hostile input may spoil its rows, but lists of ids stay ascending, inside the context, and end with -1.
+inline std::vector<std::string> invented_ids(const Backend& backend, const Shape& shape, uint64_t seed) {
+  std::vector<std::string> problems;
+  for (const OpCase& c : all_cases()) {
+    for (const Output& output : c.run(backend, shape, seed, {0, shape.rows})) {
+      if (output.kind != Output::Kind::kList) continue;
+      for (int64_t t = 0; t < output.values.rows; ++t) {
+        float last = -1;
+        for (int64_t i = 0; i < output.values.cols; ++i) {
+          const float id = output.values.row(t)[i];
+          if (id != -1 && !(id > last && id < static_cast<float>(shape.context)))
+            problems.push_back(fmt::format("{}: row {}: {}", c.name, t, id));
+          last = id == -1 ? INFINITY : id;  // after the first -1 nothing follows
+        }
+      }
+    }
+  }
+  return problems;
+}
+
 // Batch invariance: pieces of the batch give the bits of the whole. Pieces have `piece_rows` rows, or are whole runs.
 inline std::vector<std::string> piece_problems(const Backend& backend, const Shape& shape, uint64_t seed,
                                                int64_t piece_rows) {

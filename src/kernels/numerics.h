@@ -1,8 +1,8 @@
-// The four numerics (docs/numerics.md).
+// The four numerics (docs/architecture.md).
 //
 //   fp32    exact weights, no rounding anywhere                         reference backend only
 //   qat     fp32, and the round trips of the caches and index queries   reference backend only
-//   vendor  every rounding of model.md 6.2, one by one                  all backends
+//   vendor  every rounding of model.md 6.2, one by one                  reference and CUDA backends
 //   fast    formats chosen by the backend under the KL rule             all backends; the default
 #pragma once
 

@@ -10,26 +10,16 @@ namespace {
 
 using ::testing::IsEmpty;
 
-struct Side {
-  CpuStream stream{2};
-  std::unique_ptr<Ops> ops;
-  Backend backend;
-
-  explicit Side(std::unique_ptr<Ops> o) : ops(std::move(o)) {
-    backend = {.ops = ops.get(), .stream = &stream, .threads = 2};
-  }
-};
-
 // Within what int8 and int16 activations cost, 2 % of the largest value of a row, whatever the batch; and every
 // instruction set gives the same bits.
 TEST(ReleasedWidths, AreNearTheReferenceAndDoNotDependOnTheBatch) {
   const Shape shape = Shape::released(5);
   const auto tables = cpu::usable_tables();
   if (tables.empty()) GTEST_SKIP() << "a processor without AVX2";
-  Side best(cpu::make_ops(*tables.front())), reference(make_ref_ops(Numerics::kQat));
+  CpuSide best(cpu::make_ops(*tables.front()), 2), reference(make_ref_ops(Numerics::kQat), 2);
   EXPECT_THAT(compare_ops(best.backend, reference.backend, shape, 31, 1000), IsEmpty());
   for (const cpu::KernelTable* table : tables) {
-    Side side(cpu::make_ops(*table));
+    CpuSide side(cpu::make_ops(*table), 2);
     EXPECT_THAT(piece_problems(side.backend, shape, 31, 2), IsEmpty()) << table->name;
     EXPECT_THAT(repeat_problems(side.backend, best.backend, shape, 31), IsEmpty()) << table->name;
   }

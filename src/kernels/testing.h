@@ -284,6 +284,17 @@ struct Backend {
   int threads = 1;
 };
 
+// A backend on this processor with a stream of its own.
+struct CpuSide {
+  CpuStream stream;
+  std::unique_ptr<Ops> ops;
+  Backend backend;
+
+  CpuSide(std::unique_ptr<Ops> o, int threads) : stream(threads), ops(std::move(o)) {
+    backend = {.ops = ops.get(), .stream = &stream, .threads = threads};
+  }
+};
+
 // Owns what one test puts on a backend. Every upload is a copy; get() waits for the stream.
 class Memory {
  public:
@@ -404,6 +415,53 @@ struct Shape {
             .context = 3000,
             .top_k = 512,
             .candidate_blocks = 64};
+  }
+  // Everything as small as it may be.
+  static Shape smallest() {
+    return {.rows = 3,
+            .hidden = 32,
+            .streams = 2,
+            .heads = 1,
+            .head_dim = 32,
+            .rope_pairs = 16,
+            .index_heads = 1,
+            .experts = 5,
+            .expert_width = 32,
+            .experts_per_token = 1,
+            .window = 1,
+            .ring = 2,
+            .context = 20,
+            .top_k = 1,
+            .candidate_blocks = 1};
+  }
+  // Many experts and entries, a window of no round size.
+  static Shape uneven() {
+    return {.rows = 40,
+            .hidden = 160,
+            .heads = 8,
+            .head_dim = 128,
+            .rope_pairs = 32,
+            .index_heads = 32,
+            .index_dim = 128,
+            .experts = 17,
+            .expert_width = 96,
+            .experts_per_token = 6,
+            .window = 33,
+            .ring = 40,
+            .context = 1500,
+            .top_k = 100,
+            .candidate_blocks = 20};
+  }
+  // The released head, with more entries wanted than there are.
+  static Shape wide_head() {
+    return {.rows = 4,
+            .head_dim = 512,
+            .rope_pairs = 32,
+            .index_dim = 64,
+            .window = 128,
+            .ring = 134,
+            .context = 300,
+            .top_k = 512};
   }
 };
 

@@ -13,16 +13,6 @@ namespace {
 
 using ::testing::IsEmpty;
 
-struct CpuSide {
-  CpuStream stream;
-  std::unique_ptr<Ops> ops;
-  Backend backend;
-
-  CpuSide(std::unique_ptr<Ops> o, int threads) : stream(threads), ops(std::move(o)) {
-    backend = {.ops = ops.get(), .stream = &stream, .threads = threads};
-  }
-};
-
 const Shape kShapes[] = {{.rows = 0},
                          {.rows = 1},
                          {.rows = 31},
@@ -32,44 +22,9 @@ const Shape kShapes[] = {{.rows = 0},
                          {.rows = 14, .data = Data::kTies},
                          {.rows = 5, .hidden = 544, .streams = 3, .heads = 5, .head_dim = 96, .rope_pairs = 13},
                          {.rows = 70, .hidden = 96, .streams = 8, .heads = 20, .expert_width = 160},
-                         {.rows = 3,
-                          .hidden = 32,
-                          .streams = 2,
-                          .heads = 1,
-                          .head_dim = 32,
-                          .rope_pairs = 16,
-                          .index_heads = 1,
-                          .experts = 5,
-                          .expert_width = 32,
-                          .experts_per_token = 1,
-                          .window = 1,
-                          .ring = 2,
-                          .context = 20,
-                          .top_k = 1,
-                          .candidate_blocks = 1},
-                         {.rows = 40,
-                          .hidden = 160,
-                          .heads = 8,
-                          .head_dim = 128,
-                          .rope_pairs = 32,
-                          .index_heads = 32,
-                          .index_dim = 128,
-                          .experts = 17,
-                          .expert_width = 96,
-                          .experts_per_token = 6,
-                          .window = 33,
-                          .ring = 40,
-                          .context = 1500,
-                          .top_k = 100,
-                          .candidate_blocks = 20},
-                         {.rows = 4,
-                          .head_dim = 512,
-                          .rope_pairs = 32,
-                          .index_dim = 64,
-                          .window = 128,
-                          .ring = 134,
-                          .context = 300,
-                          .top_k = 512}};
+                         Shape::smallest(),
+                         Shape::uneven(),
+                         Shape::wide_head()};
 
 // Bits are equal on every instruction set: lanes, integer sums and fma are the same (simd.h).
 TEST(CpuOps, InstructionSetsGiveEqualBits) {

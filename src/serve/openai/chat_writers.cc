@@ -1,28 +1,27 @@
 #include "serve/openai/chat_writers.h"
 
-#include <optional>
-
 #include "serve/ids.h"
-#include "serve/openai/wire.h"
-#include "serve/sse.h"
+#include "serve/openai/chunk_stream.h"
 
 namespace deepinfer::serve::openai {
 namespace {
 
 using text::OutputDelta;
 
-class ChatStream final : public Responder {
+std::string head_of(const ChatWriterOptions& options) {
+  std::string head = fmt::format(R"({{"id":"{}","object":"chat.completion.chunk","created":{},"model":)", options.id,
+                                 options.created_s);
+  text::append_json_string(options.model->name, head);
+  return head + R"(,"system_fingerprint":null)";
+}
+
+class ChatStream final : public ChunkStream {
  public:
-  explicit ChatStream(const ChatWriterOptions& options) : options_(options) {
-    head_ = fmt::format(R"({{"id":"{}","object":"chat.completion.chunk","created":{},"model":)", options.id,
-                        options.created_s);
-    text::append_json_string(options.model->name, head_);
-    head_ += R"(,"system_fingerprint":null)";
-  }
+  explicit ChatStream(const ChatWriterOptions& options)
+      : ChunkStream(head_of(options), options.includes_usage, options.returns_timings), options_(options) {}
 
   void begin(const CallPtr& call) override {
-    sse_.emplace(call->exchange);
-    sse_->start(call->headers);
+    ChunkStream::begin(call);
     for (int i = 0; i < options_.num_choices; ++i) {
       chunk(i, R"({"role":"assistant","content":""})", {}, "");
     }
@@ -39,27 +38,6 @@ class ChatStream final : public Responder {
   }
 
   void choice_end(const ChoiceEnd& end) override { chunk(end.choice, R"({"content":""})", {}, end.finish_reason); }
-
-  void finish(const CallPtr&, const CallUsage& usage) override {
-    if (options_.includes_usage || options_.returns_timings) {
-      JsonWriter w;
-      w.begin_object();
-      if (options_.includes_usage) write_usage(w, usage);
-      if (options_.returns_timings) write_timings(w, usage);
-      std::string tail = w.end_object().take();
-      sse_->event(head_ + R"(,"choices":[],)" + tail.substr(1));
-    }
-    sse_->event("[DONE]");
-    sse_->finish();
-  }
-
-  void fail(const CallPtr& call, const ApiError& error) override {
-    sse_->event(error_json(call->style, error, call->request_id));
-    sse_->event("[DONE]");
-    sse_->finish();
-  }
-
-  void keep_alive() override { sse_->comment("keep-alive"); }
 
  private:
   static std::string delta(const OutputDelta& d) {
@@ -101,7 +79,7 @@ class ChatStream final : public Responder {
     w.key("finish_reason");
     finish_reason.empty() ? w.null() : w.value(finish_reason);
     w.end_object().end_array();
-    sse_->event(fmt::format("{},\"choices\":{}}}", head_, w.text()));
+    send(w.text());
   }
 
   void token_ids(const Piece& p) {
@@ -110,12 +88,10 @@ class ChatStream final : public Responder {
     w.key("logprobs").null().key("finish_reason").null().key("token_ids");
     write_token_ids(w, p.token_ids);
     w.end_object().end_array();
-    sse_->event(fmt::format("{},\"choices\":{}}}", head_, w.text()));
+    send(w.text());
   }
 
   ChatWriterOptions options_;
-  std::string head_;  // what every chunk begins with
-  std::optional<SseWriter> sse_;
 };
 
 class ChatWhole final : public CollectingResponder {

@@ -1,9 +1,6 @@
 #include "serve/openai/completion_writers.h"
 
-#include <optional>
-
-#include "serve/openai/wire.h"
-#include "serve/sse.h"
+#include "serve/openai/chunk_stream.h"
 
 namespace deepinfer::serve::openai {
 namespace {
@@ -21,17 +18,20 @@ std::string echoed_text(const Model& model, const std::vector<int32_t>& prompt) 
   return text;
 }
 
-class CompletionStream final : public Responder {
+std::string head_of(const CompletionWriterOptions& options) {
+  std::string head =
+      fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":)", options.id, options.created_s);
+  text::append_json_string(options.model->name, head);
+  return head;
+}
+
+class CompletionStream final : public ChunkStream {
  public:
-  explicit CompletionStream(CompletionWriterOptions options) : options_(std::move(options)) {
-    head_ =
-        fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":)", options_.id, options_.created_s);
-    text::append_json_string(options_.model->name, head_);
-  }
+  explicit CompletionStream(CompletionWriterOptions options)
+      : ChunkStream(head_of(options), options.includes_usage, options.returns_timings), options_(std::move(options)) {}
 
   void begin(const CallPtr& call) override {
-    sse_.emplace(call->exchange);
-    sse_->start(call->headers);
+    ChunkStream::begin(call);
     for (std::size_t p = 0; p < options_.prompts.size(); ++p) {
       std::string text = echoed_text(*options_.model, options_.prompts[p]);
       for (int i = 0; i < options_.num_per_prompt; ++i) {
@@ -45,24 +45,6 @@ class CompletionStream final : public Responder {
     chunk(p.choice, text, p.logprobs, p.token_ids, "");
   }
   void choice_end(const ChoiceEnd& end) override { chunk(end.choice, "", {}, {}, end.finish_reason); }
-  void finish(const CallPtr&, const CallUsage& usage) override {
-    if (options_.includes_usage || options_.returns_timings) {
-      JsonWriter w;
-      w.begin_object();
-      if (options_.includes_usage) write_usage(w, usage);
-      if (options_.returns_timings) write_timings(w, usage);
-      std::string tail = w.end_object().take();
-      sse_->event(head_ + R"(,"choices":[],)" + tail.substr(1));
-    }
-    sse_->event("[DONE]");
-    sse_->finish();
-  }
-  void fail(const CallPtr& call, const ApiError& error) override {
-    sse_->event(error_json(call->style, error, call->request_id));
-    sse_->event("[DONE]");
-    sse_->finish();
-  }
-  void keep_alive() override { sse_->comment("keep-alive"); }
 
  private:
   void chunk(int choice, std::string_view text, std::span<const TokenLogprob> logprobs, std::span<const int32_t> ids,
@@ -81,12 +63,10 @@ class CompletionStream final : public Responder {
       write_token_ids(w, ids);
     }
     w.end_object().end_array();
-    sse_->event(fmt::format("{},\"choices\":{}}}", head_, w.text()));
+    send(w.text());
   }
 
   CompletionWriterOptions options_;
-  std::string head_;
-  std::optional<SseWriter> sse_;
   std::map<int, int64_t> offsets_;  // of the next token in a choice's text, in characters
 };
 
