@@ -13,11 +13,11 @@ FIXTURE = ROOT / "tests" / "golden" / "random-small" / "checkpoint"
 
 
 def run(
-    *args: object, stdin: str | bytes = "", env: dict[str, str] | None = None
+    *args: object, stdin: str | bytes = "", env: dict[str, str] | None = None, launcher: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[bytes]:
-    """One run of the command, with the given variables on top of the environment."""
+    """One run of the command, through `launcher` if given, with the given variables on top of the environment."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    words = [a if isinstance(a, bytes) else str(a) for a in (BINARY, *args)]
+    words = [a if isinstance(a, bytes) else str(a) for a in (*launcher, BINARY, *args)]
     return subprocess.run(words, input=data, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
 
 
