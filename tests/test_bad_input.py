@@ -13,8 +13,8 @@ import pytest
 from command import FIXTURE, TINY, refused, run, sentence
 
 # Root reads everything; without these two capabilities it is a user like any other.
-WITHOUT_ROOT_RIGHTS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
-AS_ANYBODY = WITHOUT_ROOT_RIGHTS if os.geteuid() == 0 else ()
+RIGHTS = "-dac_override,-dac_read_search"
+AS_ANYBODY = ("setpriv", f"--bounding-set={RIGHTS}", f"--inh-caps={RIGHTS}") if os.geteuid() == 0 else ()
 FIRST = "model-00001-of-00003.safetensors"
 Header = dict[str, Any]
 
