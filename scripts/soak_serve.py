@@ -1,11 +1,12 @@
-"""The service under many clients for a while: nothing lost, nothing mixed up, memory flat.
+"""The service under many clients for a while: nothing lost, nothing mixed up, memory and the cost of a stream flat.
 
     python scripts/soak_serve.py --idle 4000 --streams 500 --minutes 20
 
 Starts `./deepinfer serve` on the built-in model. Idle clients hold connections and now and then ask for /live.
 Streaming clients ask for greedy stories, one after the other, and compare each stream with the whole answer to the same
 prompt. Beside them some clients read nothing, some leave in the middle, some send rubbish. Prints one line a period,
-with the server's resident memory, and ends with exit code 1 if anything was wrong.
+with the server's resident memory and its CPU time for a stream, which does not depend on what else the machine does.
+Ends with exit code 1 if anything was wrong or if a stream costs more towards the end than it did before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import resource
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["Tom", "Lily", "Sam", "Anna", "Ben", "Mia", "Max", "Sue"]
@@ -30,6 +33,7 @@ RUBBISH = [
     b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: 9\r\n\r\n{{{{{{{{{",
 ]
 Address = tuple[str, int]
+LARGEST_GROWTH = 1.25  # of what a stream costs and of memory, from the second third to the last
 
 
 class Counts:
@@ -143,20 +147,57 @@ def resident_mb(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
 
-async def report(pid: int, begin: float, end: float, period: float, counts: Counts) -> list[float]:
-    memory = []
+def cpu_seconds(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Period(NamedTuple):
+    memory_mb: float
+    streams: int
+    cpu_s: float
+
+
+async def report(pid: int, begin: float, end: float, period: float, counts: Counts) -> list[Period]:
+    periods = []
+    before = (time.monotonic(), counts.streams, cpu_seconds(pid))
     while time.monotonic() < end:
         await asyncio.sleep(min(period, max(0.1, end - time.monotonic())))
-        memory.append(resident_mb(pid))
+        now = (time.monotonic(), counts.streams, cpu_seconds(pid))
+        seconds, streams, cpu = (a - b for a, b in zip(now, before, strict=True))
+        before = now
+        periods.append(Period(resident_mb(pid), int(streams), cpu))
         latest = sorted(counts.first[-2000:])
         middle = latest[len(latest) // 2] if latest else 0
         print(
-            f"{time.monotonic() - begin:7.0f} s  {memory[-1]:8.1f} MB  {counts.streams} streams, {counts.wrong} wrong, "
-            f"{counts.lost} lost, {counts.refused} refused, {middle:.2f} s a stream, {counts.idle} idle asks, "
-            f"{counts.left} left, {counts.rubbish} rubbish",
+            f"{now[0] - begin:7.0f} s  {periods[-1].memory_mb:8.1f} MB  {counts.streams} streams, "
+            f"{streams / seconds:.2f} a second, {1000 * cpu / max(1, streams):.0f} ms of CPU and {middle:.2f} s each, "
+            f"{counts.wrong} wrong, "
+            f"{counts.lost} lost, {counts.refused} refused, {counts.idle} idle asks, {counts.left} left, "
+            f"{counts.rubbish} rubbish",
             flush=True,
         )
-    return memory
+    return periods
+
+
+def cost_of_a_stream(periods: list[Period]) -> float:
+    return sum(p.cpu_s for p in periods) / max(1, sum(p.streams for p in periods))
+
+
+def judge(periods: list[Period]) -> bool:
+    """Prints what became of memory and cost after the first third, in which everything starts; false if they grew."""
+    third = max(1, len(periods) // 3)
+    middle, last = periods[third:-third], periods[-third:]
+    if not middle:
+        print("too few periods to compare")
+        return True
+    memory = [p.memory_mb for p in middle + last]
+    before, after = cost_of_a_stream(middle), cost_of_a_stream(last)
+    print(
+        f"after the first third: memory {min(memory):.1f} to {max(memory):.1f} MB; "
+        f"a stream cost {1000 * before:.0f} ms of CPU in the second third, {1000 * after:.0f} in the last"
+    )
+    return after <= LARGEST_GROWTH * before and last[-1].memory_mb <= LARGEST_GROWTH * middle[0].memory_mb
 
 
 async def soak(args: argparse.Namespace, address: Address, pid: int) -> int:
@@ -177,14 +218,14 @@ async def soak(args: argparse.Namespace, address: Address, pid: int) -> int:
         tasks.append(asyncio.create_task(stream_client(address, expected, args.tokens, end, counts)))
     for _ in range(args.rude):
         tasks.append(asyncio.create_task(rude_clients(address, end, counts)))
-    memory = await report(pid, begin, end, args.period, counts)
+    periods = await report(pid, begin, end, args.period, counts)
     done = await asyncio.gather(*tasks, return_exceptions=True)
     failures = [d for d in done if isinstance(d, BaseException)]
     for failure in failures[:5]:
         print("failed:", repr(failure), file=sys.stderr)
-    settled = memory[len(memory) // 3 :]
-    print(f"memory after the first third: {min(settled):.1f} to {max(settled):.1f} MB; {len(failures)} clients failed")
-    return int(bool(counts.wrong or counts.lost or failures))
+    print(f"{len(failures)} clients failed")
+    is_flat = judge(periods)
+    return int(bool(counts.wrong or counts.lost or failures or not is_flat))
 
 
 def main() -> int:

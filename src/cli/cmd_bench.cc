@@ -1,4 +1,4 @@
-// deepinfer bench: throughput of the engine on this machine, offline.
+// deepinfer bench: throughput of the engine on this machine, offline (bench serve: cmd_bench_serve.cc).
 //
 //   All requests are given at once and run at most --concurrency together; prompts are random ids or, for a trained
 //   model, greedy text of its own. Prefill speed is prompt tokens over the time to the last first token when outputs
@@ -123,7 +123,8 @@ Result<void> bench(BenchOptions& o) {
 
 void add_bench(Command& app, int& exit_code) {
   auto o = std::make_shared<BenchOptions>();  // owned by the callback, which outlives this function
-  Command command = app.subcommand("bench", "measure prefill and decode speed");
+  Command command = app.subcommand("bench", "measure prefill and decode speed; bench serve: load for a running server");
+  add_bench_serve(command, exit_code);
   o->engine.add_to(command);
   command.option("--prompts", o->prompts).show_default().in_range(1, 100000);
   command.option("--prompt-tokens", o->prompt_tokens).show_default().in_range(1, 1 << 20);

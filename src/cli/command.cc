@@ -57,7 +57,9 @@ Option Command::flag(const std::string& name, bool& value, const std::string& he
   return Option(app_->add_flag(name, value, help));
 }
 void Command::callback(std::function<void()> run) {
-  app_->callback(std::move(run));
+  app_->callback([app = app_, run = std::move(run)] {
+    if (app->get_subcommands().empty()) run();
+  });
 }
 
 template Option Command::option(const std::string&, std::string&, const std::string&);

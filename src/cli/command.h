@@ -52,7 +52,7 @@ class Command {
   template <typename T>
   Option option(const std::string& name, T& value, const std::string& help = "");
   Option flag(const std::string& name, bool& value, const std::string& help = "");
-  // Runs when the parse meets this subcommand.
+  // Runs when the parse meets this subcommand and none of its own.
   void callback(std::function<void()> run);
 
  private:

@@ -6,6 +6,7 @@ class Command;
 
 // One line a command, in alphabetical order: void add_<name>(Command& app, int& exit_code);
 void add_bench(Command& app, int& exit_code);
+void add_bench_serve(Command& bench, int& exit_code);  // below bench
 void add_chat(Command& app, int& exit_code);
 void add_eval(Command& app, int& exit_code);
 void add_generate(Command& app, int& exit_code);

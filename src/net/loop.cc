@@ -56,6 +56,14 @@ void Loop::offload(std::function<void()> work, std::function<void()> done) {
   });
 }
 
+void Loop::at(Clock::time_point when, std::function<void()> work) {
+  // Owned by its own wait.
+  auto timer = std::make_shared<asio::steady_timer>(impl_->context, when);
+  timer->async_wait([timer, work = std::move(work)](const boost::system::error_code& ec) {
+    if (!ec) work();
+  });
+}
+
 void Loop::every(std::chrono::milliseconds period, std::function<void()> work) {
   impl_->timers.push_back(std::make_unique<asio::steady_timer>(impl_->context));
   // Shared by the waits of one timer, each of which hands it to the next.

@@ -30,6 +30,8 @@ class Loop {
   void post(std::function<void()> work);
   // `work` on a worker, then `done` on the loop. Neither may throw.
   void offload(std::function<void()> work, std::function<void()> done);
+  // Calls `work` once, not before `when`.
+  void at(Clock::time_point when, std::function<void()> work);
   // Calls `work` every `period` until the loop ends.
   void every(std::chrono::milliseconds period, std::function<void()> work);
   // Calls `work` with the signal's number each time one of them arrives.
