@@ -132,12 +132,13 @@ int32_t PrefixIndex::publish(ChainPosition& end, std::span<const int32_t> ids, i
   auto pieces = images.empty() ? std::vector<ImagePiece>() : image_pieces(images, end.num_blocks * kBlockPositions);
   Digest name = namer_.next(end.name, ids, pieces);
   if (end.provenance != Provenance::kExact) provenance = Provenance::kReplayed;
-  bool has_parent = end.num_blocks == 0 || (end.node >= 0 && node(end.node).serial == end.serial);
+  const bool has_parent = is_cached(end);
   ChainPosition next{.name = name, .provenance = provenance, .num_blocks = end.num_blocks + 1};
   int32_t existing = find(name);
   int32_t carrier = block;
-  if (!has_parent || blocks_.node(block) >= 0) {
-    // The chain before it was evicted (its holder had copies of its own), so the tree could not reach this block.
+  if (!has_parent || (existing < 0 && blocks_.node(block) >= 0)) {
+    // The chain before it was evicted (its holder had copies of its own), so the tree could not reach this block; or it
+    // carries another name.
   } else if (existing < 0) {
     next = position_at(insert(name, end, ids, block, provenance, std::move(pieces)));
     ++stats_.published;
@@ -149,11 +150,12 @@ int32_t PrefixIndex::publish(ChainPosition& end, std::span<const int32_t> ids, i
     if (!is_same) {
       ++stats_.collisions;  // the name is taken by another block: this one stays private
     } else {
-      ++stats_.duplicates;
-      if (n.provenance == Provenance::kReplayed && provenance == Provenance::kExact) replace_block(existing, block);
+      stats_.duplicates += n.block != block;
+      const bool is_better = n.provenance == Provenance::kReplayed && provenance == Provenance::kExact;
+      if (is_better && blocks_.node(block) < 0) replace_block(existing, block);
       refresh(existing, ++clock_);
       next = position_at(existing);
-      // The sequence reads its own copy, whatever the tree's is made of.
+      // The sequence's windows are replayed ones, whatever the tree's block is made of.
       if (provenance == Provenance::kReplayed) next.provenance = Provenance::kReplayed;
       carrier = node(existing).block;
     }

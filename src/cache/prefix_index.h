@@ -11,9 +11,9 @@
 //     is a miss and is counted.
 //   - A block with holders, with pins, or with children is never evicted.
 //   - Provenance: a node is exact if the rows were made from exact windows and its parent is exact; else replayed.
-//   - When two sequences compute the same block, the first to publish wins; the copy of the second stays unnamed and is
-//   freed
-//     with its last holder. An exact copy replaces a replayed one.
+//   - When two sequences compute the same block, the first to publish wins; the second learns of that block and frees
+//   its
+//     own copy, which stays unnamed. An exact copy replaces a replayed one.
 //
 // Blocks are evicted and named one at a time, so nodes are blocks and not runs of blocks: a run would be split and
 // joined at every eviction. Not thread-safe; the scheduler thread owns it. Time comes in as an argument.
@@ -81,6 +81,10 @@ class PrefixIndex {
   int64_t probe(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks, bool exact_only,
                 std::span<const ImageRun> images = {});
 
+  // Whether the chain's last block (or its root) is still in the tree, so that it can be continued.
+  bool is_cached(const ChainPosition& end) const {
+    return end.num_blocks == 0 || (end.node >= 0 && node(end.node).serial == end.serial);
+  }
   // Names the block that follows `end`: its 128 tokens are committed and its rows complete. Moves `end` on. The caller
   // keeps holding `block`. Returns the block that now carries the name: `block`, or the one that was there first.
   int32_t publish(ChainPosition& end, std::span<const int32_t> ids, int32_t block, Provenance provenance,

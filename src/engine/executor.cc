@@ -155,6 +155,7 @@ void Executor::bind(const sched::StepPlan& plan, std::vector<RunResult>& lost) {
       continue;
     }
     Sequence& s = it->second;
+    for (const sched::MovedBlock& moved : run.moved_blocks) s.blocks[static_cast<size_t>(moved.index)] = moved.block;
     s.blocks.insert(s.blocks.end(), run.new_blocks.begin(), run.new_blocks.end());
     Bound b{.run = &run,
             .sequence = &s,

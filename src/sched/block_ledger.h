@@ -40,8 +40,12 @@ class BlockLedger {
   virtual PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
                           bool exact_only) = 0;
   virtual ChainCursor open_chain(const std::string& share_key) = 0;
-  // Names the block that follows `cursor` (its 128 tokens are committed and complete) and moves the cursor.
-  virtual void publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) = 0;
+  // False once the chain's last block was evicted: what follows it could not be found, so nothing may be published.
+  virtual bool is_cached(const ChainCursor& cursor) const = 0;
+  // Names the block that follows `cursor` (its 128 tokens are committed and complete) and moves the cursor; closes it
+  // if the name is taken by other content. Returns the block that carries the name: `block`, or an equal one that was
+  // there first.
+  virtual int32_t publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) = 0;
 };
 
 }  // namespace deepinfer::sched

@@ -46,11 +46,17 @@ ChainCursor IndexLedger::open_chain(const std::string& share_key) {
   return to_cursor(index_.open(share_key));
 }
 
-void IndexLedger::publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) {
-  if (!cursor.open) return;
+bool IndexLedger::is_cached(const ChainCursor& cursor) const {
+  return index_.is_cached(to_position(cursor));
+}
+
+int32_t IndexLedger::publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) {
+  if (!cursor.open) return block;
   cache::ChainPosition position = to_position(cursor);
-  index_.publish(position, block_tokens, block, position.provenance);
+  int32_t carrier = index_.publish(position, block_tokens, block, position.provenance);
   cursor = to_cursor(position);
+  cursor.open = index_.is_cached(position);
+  return carrier;
 }
 
 }  // namespace deepinfer::sched

@@ -24,8 +24,9 @@ class IndexLedger final : public BlockLedger {
   PrefixHit match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
                   bool exact_only) override;
   ChainCursor open_chain(const std::string& share_key) override;
+  bool is_cached(const ChainCursor& cursor) const override;
   // `cursor.exact` false marks the block as replayed.
-  void publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) override;
+  int32_t publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) override;
 
   cache::PrefixIndex& index() { return index_; }
 

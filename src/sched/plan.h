@@ -26,6 +26,12 @@ struct PlannedStart {
   int32_t copy_block_from = -1, copy_block_to = -1;  // and the partly filled block
 };
 
+// Entry `index` of a sequence's block table now is `block`, with the same content.
+struct MovedBlock {
+  int64_t index = 0;
+  int32_t block = 0;
+};
+
 struct PlannedRun {
   SeqId seq = kNoSequence;
   uint32_t epoch = 0;
@@ -37,7 +43,8 @@ struct PlannedRun {
   int64_t write_floor = 0;   // global rows below are shared: never written
   int64_t window_floor = 0;  // producer layers see no window key below (replay after a hit)
   int64_t kept_from = 0;     // consumer layers compute rows from here on; earlier rows are invisible to their windows
-  std::vector<int32_t> new_blocks;  // appended to the sequence's block table before the run
+  std::vector<MovedBlock> moved_blocks;  // changed in the sequence's block table before the run
+  std::vector<int32_t> new_blocks;       // then appended to it
 };
 
 struct PlannedEnd {

@@ -24,6 +24,7 @@ struct Scheduler::Sequence {
   int64_t kept_from = -1;  // fixed at the first admission, so that a resumed sequence keeps the same rows
   int32_t slot = -1;
   std::vector<int32_t> blocks;
+  std::vector<MovedBlock> moved_blocks;  // that the executor does not know of yet
   ChainCursor chain;
   int64_t planned = 0;
   int64_t computed = 0;  // positions whose keys are committed
@@ -169,6 +170,7 @@ void Scheduler::plan_decodes(StepPlan& plan) {
     run.rows = 1 + std::clamp(drafts[i], 0, std::min(queries[i].limit, left - 1));
     int64_t end = s.length() + s.inflight_tokens + run.rows - 1;
     if (!reserve(s, end, run.new_blocks, plan)) continue;
+    run.moved_blocks = std::exchange(s.moved_blocks, {});
     run.sample = true;
     s.has_drafts = plan.proposes;
     run.write_floor = s.write_floor;
@@ -254,6 +256,7 @@ void Scheduler::add_chunk(Sequence& s, int rows, StepPlan& plan) {
   PlannedRun run{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .first_pos = s.planned, .rows = rows};
   if (!reserve(s, s.planned + rows, run.new_blocks, plan)) return;
   s.planned += rows;
+  run.moved_blocks = std::exchange(s.moved_blocks, {});
   run.write_floor = s.write_floor;
   run.window_floor = s.window_floor;
   run.kept_from = s.kept_from;
@@ -358,6 +361,7 @@ Scheduler::Admission Scheduler::start_fork(Sequence& s, Sequence& leader, StepPl
   start_running(s);
   s.blocks.assign(leader.blocks.begin(), leader.blocks.begin() + whole);
   for (int32_t b : s.blocks) blocks_.share(b);
+  s.chain = leader.chain;
   s.kept_from = leader.kept_from;
   s.write_floor = whole * kBlockTokens;
   s.planned = s.computed = s.prompt_length - 1;
@@ -429,6 +433,7 @@ bool Scheduler::preempt_below(const Sequence& s, StepPlan& plan, int max_priorit
 void Scheduler::release(Sequence& s) {
   for (int32_t b : s.blocks) blocks_.give_back(b);
   s.blocks.clear();
+  s.moved_blocks.clear();
   s.chain = {};
   if (s.slot >= 0) free_slots_.push_back(s.slot);
   s.slot = -1;
@@ -464,13 +469,32 @@ bool Scheduler::commit(const RunCommit& r) {
   } else {
     s.computed = r.computed;
   }
-  while (s.chain.open && (s.chain.num_blocks + 1) * kBlockTokens <= s.computed) {
-    int64_t b = s.chain.num_blocks;
-    blocks_.publish(s.chain, std::span(s.tokens).subspan(static_cast<size_t>(b * kBlockTokens), kBlockTokens),
-                    s.blocks[static_cast<size_t>(b)]);
-  }
+  publish_computed(s);
   if (r.finished) forget(s);
   return true;
+}
+
+// Names the blocks that are complete. Where an equal block was first, it takes the place of the own copy: only a chain
+// whose blocks are all held stays in the tree, so that what follows it can be found. A step in flight may still read
+// the copy; whoever takes it writes in a later step.
+void Scheduler::publish_computed(Sequence& s) {
+  if (s.chain.open && !blocks_.is_cached(s.chain)) {
+    // The own copy of a block had to give way to a better one, which was evicted. All blocks are named again.
+    const bool is_exact = s.chain.exact;
+    s.chain = blocks_.open_chain(s.spec.share_key);
+    s.chain.exact = is_exact;
+  }
+  while (s.chain.open && (s.chain.num_blocks + 1) * kBlockTokens <= s.computed) {
+    const int64_t index = s.chain.num_blocks;
+    int32_t& own = s.blocks[static_cast<size_t>(index)];
+    const int32_t named = blocks_.publish(
+        s.chain, std::span(s.tokens).subspan(static_cast<size_t>(index * kBlockTokens), kBlockTokens), own);
+    if (named == own) continue;
+    blocks_.share(named);
+    blocks_.give_back(own);
+    own = named;
+    s.moved_blocks.push_back({index, named});
+  }
 }
 
 void Scheduler::observe(int num_rows, double step_us) {

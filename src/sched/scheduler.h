@@ -150,6 +150,7 @@ class Scheduler {
   void add_chunk(Sequence& s, int rows, StepPlan& plan);
   bool reserve(Sequence& s, int64_t end_pos, std::vector<int32_t>& appended, StepPlan& plan);
   bool preempt_below(const Sequence& s, StepPlan& plan, int max_priority = INT_MAX);
+  void publish_computed(Sequence& s);
   void release(Sequence& s);
   void forget(Sequence& s);
   int64_t prefill_rows_left(const StepPlan& plan, const Sequence& s) const;

@@ -1,5 +1,5 @@
 // A hundred thousand requests with everything that can happen to them: random lengths, priorities, tenants, forks,
-// cancellations, deadlines, failed runs, too little memory, widths and draft passes chosen at random.
+// cancellations, deadlines, failed runs, shared prefixes, too little memory, widths and draft passes chosen at random.
 
 #include <algorithm>
 
@@ -23,7 +23,7 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
   config.num_slots = 14;
   config.max_rows = 160;
   config.ageing_us = 100'000;
-  Simulation sim(config, 60, 11);
+  Simulation sim(config, 60, 11, Sharing::kPrefixCache);
   sim.fails_one_in = 5000;
   std::mt19937 policy(3);
   sim.scheduler_.set_draft_policy([&](std::span<const DraftQuery> queries, std::span<int> drafts) {
@@ -47,7 +47,8 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
     }
   };
   for (int i = 0; i < kRequests; ++i) {
-    auto s = sequence(i, 1 + rng() % 250, 1 + rng() % 56, sim.now_us_);
+    int64_t key = rng() % 4 == 0 ? static_cast<int64_t>(rng() % 20) : 20 + i;  // a quarter repeats a few texts
+    auto s = sequence(key, 1 + rng() % 250, 1 + rng() % 56, sim.now_us_);
     s.priority = static_cast<int>(rng() % 3);
     s.tenant = std::string(1, static_cast<char>('a' + rng() % 4));
     if (rng() % 20 == 0) s.deadline_us = sim.now_us_ + rng() % 400'000;
@@ -58,9 +59,9 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
         s.tokens.assign(leader->second.tokens.begin(),
                         leader->second.tokens.begin() + static_cast<std::ptrdiff_t>(leader->second.prompt));
         s.max_total = leader->second.max_total;
+        key = leader->second.key;
       }
     }
-    int64_t key = s.leader == kNoSequence ? i : sim.clients_.at(s.leader).key;
     recent.push_back(sim.add(std::move(s), key));
     if (recent.size() > 50) recent.erase(recent.begin());
     if (rng() % 25 == 0) sim.scheduler_.cancel(recent[rng() % recent.size()]), ++cancelled;
@@ -72,7 +73,7 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
   }
   ASSERT_TRUE(sim.finish(2'000'000));
   sim.inflight_.clear();
-  EXPECT_EQ(sim.ledger_.num_available(), sim.num_blocks_);
+  EXPECT_EQ(sim.ledger_->num_available(), sim.num_blocks_);
   drop_ended();
   EXPECT_TRUE(sim.clients_.empty());
   EXPECT_EQ(ended, kRequests);

@@ -123,19 +123,83 @@ TEST(Scheduler, ForksWaitForTheLeaderAndCopyOnlyThePartialBlock) {
   sim.expect_everything_returned();
 }
 
+// The two run together, so neither finds the other's prompt; the one that names it first is gone when its blocks are
+// wanted. Then the other's must be held in the tree, or nothing of what it goes on to write could be found.
+TEST(Scheduler, TheSecondOfTwoEqualPromptsIsFoundAfterTheFirstIsGone) {
+  SchedulerConfig config = small_config();
+  config.max_rows = 1000;
+  config.num_drafts = 0;
+  Simulation sim(config, 10, 1, Sharing::kPrefixCache);
+  sim.add(sequence(1, 300, 2), 1);
+  sim.add(sequence(1, 300, 400), 1);
+  for (int i = 0; i < 6; ++i) sim.step();
+  sim.add(sequence(2, 700, 10), 2);  // takes every block that is not in use
+  ASSERT_TRUE(sim.finish());
+  SeqId again = sim.add(sequence(1, 690, 2), 1);
+  ASSERT_TRUE(sim.finish());
+  EXPECT_EQ(sim.clients_.at(again).cached_tokens, 640);
+  sim.expect_everything_returned();
+}
+
+// An exact run's block takes the name from a replayed one, and is evicted while the replayed one's holder goes on.
+TEST(Scheduler, AChainWhoseBlockGaveWayToABetterOneIsNamedAgain) {
+  SchedulerConfig config = small_config();
+  config.max_rows = 1000;
+  config.num_drafts = 0;
+  Simulation sim(config, 13, 1, Sharing::kPrefixCache);
+  auto bounded = [](int64_t key, int64_t prompt, int64_t output) {
+    NewSequence s = sequence(key, prompt, output);
+    s.keep_tokens = 140;
+    return s;
+  };
+  auto exact = [&](int64_t key, int64_t prompt, int64_t output) {
+    NewSequence s = bounded(key, prompt, output);
+    s.reuse = ReuseMode::kExact;
+    return s;
+  };
+  sim.add(bounded(1, 400, 1), 1);
+  ASSERT_TRUE(sim.finish());
+  sim.add(bounded(1, 520, 300), 1);  // two blocks hit; the others are marked as replayed
+  for (int i = 0; i < 4; ++i) sim.step();
+  sim.add(exact(1, 520, 1), 1);
+  for (int i = 0; i < 4; ++i) sim.step();
+  sim.add(bounded(2, 800, 1), 2);  // takes every block that is not in use
+  ASSERT_TRUE(sim.finish());
+  SeqId again = sim.add(bounded(1, 800, 2), 1);
+  ASSERT_TRUE(sim.finish());
+  EXPECT_EQ(sim.clients_.at(again).cached_tokens, 640);
+  sim.expect_everything_returned();
+}
+
+TEST(Scheduler, AForksOutputIsFoundAgain) {
+  Simulation sim(small_config(), 30, 1, Sharing::kPrefixCache);
+  SeqId leader = sim.add(sequence(1, 300, 3), 1);
+  NewSequence fork = sequence(1, 300, 300);
+  fork.leader = leader;
+  sim.add(std::move(fork), 1);
+  ASSERT_TRUE(sim.finish());
+  SeqId again = sim.add(sequence(1, 600, 2), 1);
+  ASSERT_TRUE(sim.finish());
+  EXPECT_EQ(sim.clients_.at(again).cached_tokens, 512);
+}
+
 TEST(Scheduler, RandomLoadLeaksNothingAndEndsEveryRequestOnce) {
   for (uint32_t seed = 0; seed < 5; ++seed) {
     std::mt19937 rng(seed);
     SchedulerConfig config = small_config();
     config.num_drafts = static_cast<int>(rng() % 6);
-    Simulation sim(config, 20 + static_cast<int>(rng() % 40), seed);
+    Simulation sim(config, 20 + static_cast<int>(rng() % 40), seed,
+                   seed % 2 == 0 ? Sharing::kPrefixCache : Sharing::kNone);
     std::vector<SeqId> live;
     for (int i = 0; i < 200; ++i) {
-      auto s = sequence(i, 1 + rng() % 600, 1 + rng() % 300, sim.now_us_);
+      const auto key = static_cast<int64_t>(rng() % 12);  // few texts, so that prefixes are shared
+      auto s = sequence(key, 1 + rng() % 600, 1 + rng() % 300, sim.now_us_);
+      s.reuse = static_cast<ReuseMode>(rng() % 3);
+      if (rng() % 2 == 0) s.keep_tokens = 140;
       s.priority = static_cast<int>(rng() % 3);
       s.tenant = std::string(1, static_cast<char>('a' + rng() % 3));
       if (rng() % 10 == 0) s.deadline_us = sim.now_us_ + rng() % 500000;
-      live.push_back(sim.add(std::move(s), i));
+      live.push_back(sim.add(std::move(s), key));
       if (rng() % 8 == 0) sim.scheduler_.cancel(live[rng() % live.size()]);
       for (uint32_t k = rng() % 6; k > 0; --k) sim.step();
     }

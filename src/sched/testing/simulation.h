@@ -1,5 +1,6 @@
 // The scheduler against a simulated executor: tokens come from a hash of (sequence key, position), so that any run of a
-// sequence must give the same text, whatever was batched, preempted or cut. For tests only.
+// sequence must give the same text, whatever was batched, preempted, cut or found in the prefix cache. A block holds
+// the tokens that were computed into it, so that a wrong block table is seen. For tests only.
 #pragma once
 
 #include <deque>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "sched/block_ledger.h"
+#include "sched/index_ledger.h"
 #include "sched/scheduler.h"
 
 namespace deepinfer::sched {
@@ -35,7 +37,11 @@ class CountingLedger final : public BlockLedger {
   }
   PrefixHit match(std::span<const int32_t>, const std::string&, int64_t, bool) override { return {}; }
   ChainCursor open_chain(const std::string&) override { return {}; }
-  void publish(ChainCursor& cursor, std::span<const int32_t>, int32_t) override { cursor.num_blocks++; }
+  bool is_cached(const ChainCursor&) const override { return true; }
+  int32_t publish(ChainCursor& cursor, std::span<const int32_t>, int32_t block) override {
+    cursor.num_blocks++;
+    return block;
+  }
 
  private:
   std::vector<int> holders_;
@@ -51,13 +57,21 @@ struct Client {
   std::vector<int32_t> tokens;
   int terminals = 0;
   int64_t arrival_us = 0, first_token_us = -1;
+  std::vector<int32_t> blocks;  // as the executor knows them
+  int64_t cached_tokens = 0;    // of its last start
 };
+
+enum class Sharing : uint8_t { kNone, kPrefixCache };
 
 // Runs plans one step behind, as the engine does, with random acceptance.
 class Simulation {
  public:
-  Simulation(const SchedulerConfig& config, int num_blocks, uint32_t seed)
-      : ledger_(num_blocks), scheduler_(config, ledger_), rng_(seed), num_blocks_(num_blocks) {}
+  Simulation(const SchedulerConfig& config, int num_blocks, uint32_t seed, Sharing sharing = Sharing::kNone)
+      : ledger_(make_ledger(num_blocks, sharing)),
+        scheduler_(config, *ledger_),
+        rng_(seed),
+        num_blocks_(num_blocks),
+        contents_(static_cast<size_t>(num_blocks) + 1) {}
 
   SeqId add(NewSequence spec, int64_t key) {
     Client c{.key = key,
@@ -104,9 +118,17 @@ class Simulation {
   void execute_oldest() {
     StepPlan plan = std::move(inflight_.front());
     inflight_.pop_front();
+    for (const PlannedStart& s : plan.starts) {
+      Client& c = clients_.at(s.seq);
+      c.blocks = s.blocks;
+      c.cached_tokens = static_cast<int64_t>(s.blocks.size()) * kBlockTokens;
+      if (s.copy_block_from >= 0)
+        contents_[static_cast<size_t>(s.copy_block_to)] = contents_[static_cast<size_t>(s.copy_block_from)];
+    }
     for (const PlannedRun& r : plan.runs) {
       auto it = clients_.find(r.seq);
       Client& c = it->second;
+      compute(r, c);
       if (fails_one_in > 0 && rng_() % static_cast<uint32_t>(fails_one_in) == 0) {
         scheduler_.cancel(r.seq);  // what the engine does with a run that failed
         continue;
@@ -130,16 +152,37 @@ class Simulation {
   }
 
   void expect_everything_returned() {
-    EXPECT_EQ(ledger_.num_available(), num_blocks_);
+    EXPECT_EQ(ledger_->num_available(), num_blocks_);
     for (auto& [id, c] : clients_) EXPECT_EQ(c.terminals, 1) << static_cast<int>(id);
   }
 
-  CountingLedger ledger_;
+  // Writes a run's rows into its blocks; everything before them must be there.
+  void compute(const PlannedRun& r, Client& c) {
+    for (const MovedBlock& moved : r.moved_blocks) c.blocks[static_cast<size_t>(moved.index)] = moved.block;
+    c.blocks.insert(c.blocks.end(), r.new_blocks.begin(), r.new_blocks.end());
+    const int64_t begin = r.decode ? static_cast<int64_t>(c.tokens.size()) - 1 : r.first_pos;
+    for (int64_t at = begin - 1; at >= 0; at -= kBlockTokens / 2)
+      ASSERT_EQ(content(c, at), c.tokens[static_cast<size_t>(at)]) << "position " << at;
+    for (int64_t at = std::max(begin, r.write_floor); at < begin + r.rows; ++at)
+      content(c, at) = token_at(c.key, at);  // drafts that are rejected are written again
+  }
+  int32_t& content(const Client& c, int64_t position) {
+    const auto block = static_cast<size_t>(c.blocks[static_cast<size_t>(position / kBlockTokens)]);
+    return contents_[block][static_cast<size_t>(position % kBlockTokens)];
+  }
+
+  static std::unique_ptr<BlockLedger> make_ledger(int num_blocks, Sharing sharing) {
+    if (sharing == Sharing::kNone) return std::make_unique<CountingLedger>(num_blocks);
+    return std::make_unique<IndexLedger>(num_blocks, "key", cache::Digest{});
+  }
+
+  std::unique_ptr<BlockLedger> ledger_;
   Scheduler scheduler_;
   std::map<SeqId, Client> clients_;
   std::deque<StepPlan> inflight_;
   std::mt19937 rng_;
   int num_blocks_;
+  std::vector<std::array<int32_t, kBlockTokens>> contents_;  // tokens of each block
   int64_t now_us_ = 0;
   int max_rows_seen = 0;
   int num_resumed = 0;   // starts after a preemption
