@@ -109,8 +109,9 @@ class LLM:
                 raise TypeError(f"LLM() got an unknown argument {name!r}")
         if not 0 < gpu_memory_utilization <= 1:
             raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization!r}; allowed: above 0 up to 1")
-        if truncation not in (None, "off", "compact"):
-            raise ValueError(f"truncation is {truncation!r}; allowed: 'off', 'compact'")
+        truncations = ("off", "mask", "compact")
+        if truncation not in (None, *truncations):
+            raise ValueError(f"truncation is {truncation!r}; allowed: 'off', 'mask', 'compact'")
         options = _core.EngineOptions()
         options.model = str(model) if model else embedded_model()
         options.tokenizer = str(tokenizer) if tokenizer else ""
@@ -124,7 +125,7 @@ class LLM:
         _limit(options, "max_num_seqs", max_num_seqs, 1, 4096)
         _limit(options, "num_drafts", num_drafts, 0, 32)
         if truncation is not None:
-            options.truncation = 0 if truncation == "off" else 2
+            options.truncation = truncations.index(truncation)
         self._decode_sequence = decode_sequence
         self._engine: _core.Engine | None = _core.make_engine(options)
 

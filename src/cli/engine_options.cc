@@ -35,8 +35,8 @@ void EngineFlags::add_to(Command& command) {
   command.option("--max-num-seqs", options.max_num_seqs, "sequences that run together").in_range(1, 4096);
   command.option("--max-num-batched-tokens", options.max_num_batched_tokens, "rows a step").in_range(1, 1 << 20);
   command.option("--drafts", options.num_drafts, "drafts a step verifies at most; 0: no speculation").in_range(0, 32);
-  command.option("--truncation", truncation, "prompt rows of the decoder half: off or compact")
-      .one_of({"off", "compact"});
+  command.option("--truncation", truncation, "prompt rows of the decoder half: off, mask or compact")
+      .one_of({"off", "mask", "compact"});
   command.option("--keep-tokens", options.keep_tokens, "prompt rows that compact keeps").positive();
   command.option("--cache-mode", cache_mode, "bounded, exact or off").one_of({"bounded", "exact", "off"});
   command.option("--max-step-ms", options.max_step_ms, "bound on a step that holds decode rows").non_negative();
@@ -53,7 +53,7 @@ Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
     return fail(Code::kNotFound, "--model is missing and models/tiny was not found beside the program");
   DI_TRY(options.model,
          downloads ? weights::resolve_or_download_model(options.model) : weights::resolve_model(options.model));
-  if (!truncation.empty()) options.truncation = truncation == "off" ? 0 : 2;
+  if (!truncation.empty()) options.truncation = truncation == "off" ? 0 : truncation == "mask" ? 1 : 2;
   if (!cache_mode.empty()) options.cache_mode = cache_mode == "bounded" ? 0 : cache_mode == "exact" ? 1 : 2;
   DI_TRY(auto engine, engine::EngineImpl::create(options, settings));
   if (!is_quiet) std::fputs(engine->description().c_str(), stderr);

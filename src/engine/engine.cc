@@ -119,7 +119,7 @@ Result<void> EngineImpl::build() {
                             .threads = num_threads,
                             .num_blocks = plan_.num_blocks + 1,
                             .num_slots = plan_.num_slots + 1,
-                            .backtracking = plan_.backtracking,
+                            .backtracking = static_cast<int>(plan_.replay.backtracking),
                             .model = {.limits = {.max_rows = plan_.max_rows,
                                                  .max_sequences = plan_.max_sequences,
                                                  .max_positions = config().max_position_embeddings},
@@ -137,11 +137,10 @@ Result<void> EngineImpl::build() {
                                       .max_rows = plan_.max_rows,
                                       .max_logit_rows = plan_.max_logit_rows,
                                       .max_sequences = plan_.max_sequences,
-                                      .num_drafts = plan_.num_drafts}));
+                                      .num_drafts = plan_.num_drafts,
+                                      .replay = plan_.replay}));
 
-  auto halo = [&](int layers) {
-    return round_up(config().sliding_window + int64_t{layers - 1} * (config().sliding_window - 1), 128);
-  };
+  const int64_t window = config().sliding_window;
   int boundary = config().boundary_layer() < 0 ? config().num_hidden_layers : config().boundary_layer();
   sched::SchedulerConfig sc{.max_rows = plan_.max_rows,
                             .max_logit_rows = plan_.max_logit_rows,
@@ -150,9 +149,9 @@ Result<void> EngineImpl::build() {
                             .num_drafts = plan_.num_drafts,
                             .max_length = plan_.max_model_len,
                             .max_step_us = options_.max_step_ms * 1000,
-                            .window = round_up(int64_t{config().sliding_window}, 128),
-                            .producer_halo = halo(std::max(1, boundary)),
-                            .full_halo = halo(config().num_hidden_layers)};
+                            .bounded_replay = window,
+                            .producer_replay = sched::deep_replay(window, boundary),
+                            .full_replay = sched::deep_replay(window, config().num_hidden_layers)};
   // Names are keyed anew in every process, so that nobody can compute one beforehand.
   std::string key = random_bytes(32);
   DI_TRY(cache::Digest name_space, cache_namespace(checkpoint_, options_, *backend.make_ops()));
@@ -374,7 +373,8 @@ sched::NewSequence EngineImpl::make_sequence(const RequestState& state, const Ch
                                       : sched::ReuseMode::kBounded;
   s.is_draft_independent = choice.spec->verify_mode == sampling::VerifyMode::kNoise || choice.spec->params.is_greedy;
   s.all_logits = p.prompt_logprobs;
-  s.keep_tokens = p.prompt_logprobs ? 0 : plan_.keep_tokens;
+  const bool truncates = plan_.replay.truncation != sched::Truncation::kOff && !p.prompt_logprobs;
+  s.keep_tokens = truncates ? plan_.replay.keep : 0;
   if (choice.index > 0) s.leader = state.choices.front()->seq;
   return s;
 }

@@ -187,13 +187,19 @@ void Executor::bind(const sched::StepPlan& plan, std::vector<RunResult>& lost) {
 void Executor::forward() {
   rows_.clear();
   for (const Bound& b : bound_) {
+    const sched::ChunkPlan chunk = sched::plan_chunk({.chunk = {b.first_pos, b.first_pos + b.num_rows},
+                                                      .kept_from = b.run->kept_from,
+                                                      .valid_from = b.run->window_floor,
+                                                      .hit_tokens = b.run->write_floor},
+                                                     parts_.replay);
     rows_.push_back({.slot = b.sequence->slot,
                      .block_table = b.sequence->blocks.data(),
                      .first_pos = b.first_pos,
                      .num_rows = b.num_rows,
-                     .window_floor = b.run->window_floor,
-                     .write_floor = b.run->write_floor,
-                     .keep_from = b.run->kept_from,
+                     .window_floor = chunk.producers.visible_from,
+                     .write_floor = chunk.producers.global_write_from,
+                     .keep_from = chunk.consumers.rows.begin,
+                     .consumer_floor = chunk.consumers.visible_from,
                      .context = std::span(context_).subspan(static_cast<size_t>(b.context_begin),
                                                             static_cast<size_t>(b.context_size))});
   }

@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "sampling/verify.h"
 #include "sched/plan.h"
+#include "sched/replay_plan.h"
 
 namespace deepinfer::engine {
 
@@ -71,6 +72,7 @@ class Executor {
     int num_threads = 1;
     int max_rows = 0, max_logit_rows = 0, max_sequences = 0;
     int num_drafts = 0;
+    sched::ReplayConfig replay;
   };
 
   static int64_t buffer_bytes(const ModelConfig& config, int max_logit_rows, int max_sequences);

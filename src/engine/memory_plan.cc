@@ -29,29 +29,23 @@ Result<void> plan_drafts(const ModelConfig& config, const EngineOptions& options
     return fail(Code::kInvalid, "{} drafts were asked for; the model proposes {} at a time", wished, block);
   }
   plan.num_drafts = block == 0 ? 0 : wished >= 0 ? wished : std::min(block, 5);
-  plan.backtracking = settings.backtracking >= 0 ? settings.backtracking : plan.num_drafts + 1;
-  if (plan.backtracking < plan.num_drafts + 1) {
-    return fail(Code::kInvalid, "MAX_BACKTRACKING_TOKENS is {}; {} drafts need at least {}", plan.backtracking,
-                plan.num_drafts, plan.num_drafts + 1);
-  }
+  plan.replay.backtracking = settings.backtracking >= 0 ? settings.backtracking : plan.num_drafts + 1;
   return {};
 }
 
 Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
                              MemoryPlan& plan) {
-  bool wanted = options.truncation >= 0 ? options.truncation > 0 : settings.truncation != Truncation::kOff;
-  if (!wanted || config.boundary_layer() < 0) return {};
-  int64_t least = config.sliding_window + plan.backtracking;
-  int64_t keep = options.keep_tokens > 0 ? options.keep_tokens : settings.keep_tokens;
-  if (keep > 0 && keep < least) {
-    return fail(Code::kInvalid,
-                "YOCO_PREFILL_KEEP_TOKENS is {}; window {} and {} positions to take back need at least {}", keep,
-                config.sliding_window, plan.backtracking, least);
-  }
+  if (options.truncation > 2) return fail(Code::kInvalid, "truncation is {}; allowed: 0 to 2", options.truncation);
+  sched::ReplayConfig& replay = plan.replay;
+  replay.window = config.sliding_window;
+  if (config.boundary_layer() >= 0)
+    replay.truncation =
+        options.truncation >= 0 ? static_cast<sched::Truncation>(options.truncation) : settings.truncation;
+  replay.keep = options.keep_tokens > 0 ? options.keep_tokens : settings.keep_tokens;
   // The same whatever the number of drafts, so that answers do not depend on it: as if the whole block were verified.
-  int block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
-  plan.keep_tokens = keep > 0 ? keep : config.sliding_window + std::max(plan.backtracking, block + 1) + 6;
-  return {};
+  const int64_t block = config.num_nextn_predict_layers > 0 ? config.dspark_block_size : 0;
+  if (replay.keep == 0) replay.keep = replay.window + std::max(replay.backtracking, block + 1) + 6;
+  return validate(replay, plan.num_drafts);
 }
 
 }  // namespace
@@ -73,12 +67,12 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   plan.num_slots = static_cast<int>(plan.max_sequences * settings.state_slots_ratio);
 
   kernels::RecordFormat format = model::record_format(ops.numerics());
-  plan.slot_bytes = cache::StatePlan::make(config, format, plan.backtracking).slot_bytes();
+  plan.slot_bytes = cache::StatePlan::make(config, format, static_cast<int>(plan.replay.backtracking)).slot_bytes();
   plan.block_bytes = cache::GlobalLayout::make(config, format).block_bytes();
   model::Limits limits{.max_rows = plan.max_rows,
                        .max_sequences = plan.max_sequences,
                        .max_positions = config.max_position_embeddings,
-                       .ring = config.sliding_window + plan.backtracking};
+                       .ring = static_cast<int>(plan.replay.ring())};
   plan.scratch_bytes = model::Model::scratch_bytes(config, parallel::ParallelPlan{}, 0, ops, limits, num_threads);
   plan.buffer_bytes = Executor::buffer_bytes(config, plan.max_logit_rows, plan.max_sequences);
 
@@ -117,8 +111,10 @@ std::string MemoryPlan::description() const {
   text += fmt::format("states     {} in {} slots\n", mebibytes(slot_bytes * (num_slots + 1)), num_slots);
   text += fmt::format("scratch    {}, buffers {}\n", mebibytes(scratch_bytes), mebibytes(buffer_bytes));
   text += fmt::format("limits     {} sequences, {} rows a step, context {}\n", max_sequences, max_rows, max_model_len);
-  text += fmt::format("drafts     {} a step; prompt rows kept by the decoder half: {}\n", num_drafts,
-                      keep_tokens > 0 ? std::to_string(keep_tokens) : "all");
+  const bool is_masked = replay.truncation == sched::Truncation::kMask;
+  text += fmt::format("drafts     {} a step; prompt rows kept by the decoder half: {}{}\n", num_drafts,
+                      replay.truncation != sched::Truncation::kOff ? std::to_string(replay.keep) : "all",
+                      is_masked ? ", the others computed and masked" : "");
   return text;
 }
 

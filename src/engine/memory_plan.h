@@ -9,13 +9,13 @@
 #include "engine/settings.h"
 #include "kernels/ops.h"
 #include "model/model.h"
+#include "sched/replay_plan.h"
 
 namespace deepinfer::engine {
 
 struct MemoryPlan {
-  int num_drafts = 0;       // drafts a step verifies at most
-  int backtracking = 1;     // positions the window rings can take back
-  int64_t keep_tokens = 0;  // prompt rows the consumer layers keep; 0: truncation off
+  int num_drafts = 0;  // drafts a step verifies at most
+  sched::ReplayConfig replay;
   int max_sequences = 0, max_rows = 0, max_logit_rows = 0;
   int num_slots = 0;       // private states, slot 0 (padding) not counted
   int64_t num_blocks = 0;  // of 128 positions, block 0 (padding) not counted

@@ -160,9 +160,10 @@ Result<Settings> read_settings(std::span<const std::pair<std::string, std::strin
   reader.choice("ENABLE_MTP_VARLEN", {{"0", 0}, {"false", 0}, {"1", 1}, {"true", 1}}, s.varlen);
   reader.number("MAX_BACKTRACKING_TOKENS", s.backtracking, 0, 1024);
   read_temperatures(reader, s);
-  reader.choice("YOCO_PREFILL_TRUNCATION_MODE",
-                {{"off", Truncation::kOff}, {"mask", Truncation::kMask}, {"compact", Truncation::kCompact}},
-                s.truncation);
+  reader.choice(
+      "YOCO_PREFILL_TRUNCATION_MODE",
+      {{"off", sched::Truncation::kOff}, {"mask", sched::Truncation::kMask}, {"compact", sched::Truncation::kCompact}},
+      s.truncation);
   reader.number("YOCO_PREFILL_KEEP_TOKENS", s.keep_tokens, int64_t{0}, int64_t{1} << 20);
   reader.boolean("BATCH_INVARIANT", s.batch_invariant);
   reader.boolean("ZERO_OVERHEAD_SCHEDULING", s.async_steps);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sched/replay_plan.h"
 
 namespace deepinfer::engine {
 
@@ -33,28 +34,26 @@ std::span<const SettingRow> engine_argument_rows();    // keyword arguments of L
 std::span<const SettingRow> sampling_argument_rows();  // fields of SamplingParams
 std::string settings_markdown();
 
-enum class Truncation { kOff, kMask, kCompact };
-
 // Effective values. `std::nullopt`-like defaults are resolved where the configuration of the model is known.
 struct Settings {
-  std::string accelerator = "auto";                    // auto, cpu, nvidia
-  int num_drafts = -1;                                 // USE_NEXTN_DECODE; -1: the model's block, at most 5
-  int varlen = -1;                                     // ENABLE_MTP_VARLEN; -1: chosen live, 0 fixed width, 1 scheduled
-  int backtracking = -1;                               // MAX_BACKTRACKING_TOKENS; -1: drafts + 1
-  std::vector<float> confidence_temperature;           // DFLASH_CONFIDENCE_HEAD_TEMPERATURE; empty: 1
-  Truncation truncation = Truncation::kCompact;        // YOCO_PREFILL_TRUNCATION_MODE
-  int64_t keep_tokens = 0;                             // YOCO_PREFILL_KEEP_TOKENS; 0: window + draft block + 7
-  bool batch_invariant = false;                        // BATCH_INVARIANT
-  bool async_steps = true;                             // ZERO_OVERHEAD_SCHEDULING
-  double state_slots_ratio = 1.2;                      // NUM_STATE_SLOTS_RATIO
-  std::vector<std::pair<int32_t, int32_t>> blacklist;  // DECODE_TOKEN_BLACKLIST, closed ranges, strictly rising
-  int logging_interval_steps = 100;                    // LOGGING_INTERVAL_STEP
-  double grammar_timeout_s = 20;                       // XGRAMMAR_TIMEOUT
-  int64_t grammar_cache_bytes = int64_t{10} << 30;     // XGRAMMAR_CACHE_LIMIT_BYTES
-  int grammar_threads = 4;                             // SO_BUILDER_CPUS
-  int sampler_force_topk = 0;                          // SAMPLER_FORCE_TOPK
-  std::string log_level = "info";                      // CPP_LOG_LEVEL
-  std::vector<std::string> notes;                      // one line for each variable that was accepted without effect
+  std::string accelerator = "auto";           // auto, cpu, nvidia
+  int num_drafts = -1;                        // USE_NEXTN_DECODE; -1: the model's block, at most 5
+  int varlen = -1;                            // ENABLE_MTP_VARLEN; -1: chosen live, 0 fixed width, 1 scheduled
+  int backtracking = -1;                      // MAX_BACKTRACKING_TOKENS; -1: drafts + 1
+  std::vector<float> confidence_temperature;  // DFLASH_CONFIDENCE_HEAD_TEMPERATURE; empty: 1
+  sched::Truncation truncation = sched::Truncation::kCompact;  // YOCO_PREFILL_TRUNCATION_MODE
+  int64_t keep_tokens = 0;                                     // YOCO_PREFILL_KEEP_TOKENS; 0: window + draft block + 7
+  bool batch_invariant = false;                                // BATCH_INVARIANT
+  bool async_steps = true;                                     // ZERO_OVERHEAD_SCHEDULING
+  double state_slots_ratio = 1.2;                              // NUM_STATE_SLOTS_RATIO
+  std::vector<std::pair<int32_t, int32_t>> blacklist;          // DECODE_TOKEN_BLACKLIST, closed ranges, strictly rising
+  int logging_interval_steps = 100;                            // LOGGING_INTERVAL_STEP
+  double grammar_timeout_s = 20;                               // XGRAMMAR_TIMEOUT
+  int64_t grammar_cache_bytes = int64_t{10} << 30;             // XGRAMMAR_CACHE_LIMIT_BYTES
+  int grammar_threads = 4;                                     // SO_BUILDER_CPUS
+  int sampler_force_topk = 0;                                  // SAMPLER_FORCE_TOPK
+  std::string log_level = "info";                              // CPP_LOG_LEVEL
+  std::vector<std::string> notes;  // one line for each variable that was accepted without effect
 };
 
 // From the variables of the process (or, in tests, from the given ones).

@@ -63,8 +63,9 @@ constexpr SettingRow kEnvironment[] = {
     {"RINGBUFFER_WARNING_INTERVAL", "60", kAccepted, "there are no follower processes"},
     {"GC_INTERVAL_STEP", "1000", kAccepted, "there is no garbage collector in the step loop"},
     {"YOCO_PREFILL_TRUNCATION_MODE", "compact", kImplemented,
-     "off: the decoder half computes every prompt row; compact: the last kept ones; mask, the slower form of the same "
-     "answers, runs as compact"},
+     "off: the decoder half computes and sees every prompt row; compact: the last kept ones; mask: it computes every "
+     "row "
+     "and sees the kept ones, the slower form of the same answers, for comparison"},
     {"YOCO_PREFILL_KEEP_TOKENS", "0", kImplemented,
      "prompt tokens the decoder half keeps; 0: window + the model's draft block + 7, whatever the number of drafts"},
     {"BATCH_INVARIANT", "0", kImplemented, "1: cache mode exact and common noise for every request"},

@@ -50,7 +50,7 @@ TEST(Settings, ValuesArriveInTheirFields) {
   EXPECT_EQ(s->varlen, 1);
   EXPECT_EQ(s->blacklist, (std::vector<std::pair<int32_t, int32_t>>{{0, 3}, {7, 7}}));
   EXPECT_EQ(s->confidence_temperature, (std::vector<float>{1, 0.5}));
-  EXPECT_EQ(s->truncation, Truncation::kMask);
+  EXPECT_EQ(s->truncation, sched::Truncation::kMask);
   EXPECT_TRUE(s->batch_invariant);
 }
 

@@ -24,9 +24,11 @@ struct SequenceRows {
   int32_t num_rows = 0;
   int64_t window_floor = 0;  // window keys below it do not exist (first row of a bounded replay)
   int64_t write_floor = 0;   // global rows of positions below it are shared and stay as they are (prefix hit)
-  // First position of the consumer region: 0 with truncation off, final length - keep with it, and at or above the end
-  // of these rows for an encoder-only prefill. Must be 0 if the configuration has no boundary.
+  // First position that the consumer region computes: 0 with truncation off or masked, final length - keep with it, and
+  // at or above the end of these rows for an encoder-only prefill. At most first_pos if the configuration has no
+  // boundary.
   int64_t keep_from = 0;
+  int64_t consumer_floor = 0;  // the consumer region sees no window key below it: final length - keep with truncation
   // Compressed ids of the positions just before first_pos, oldest first, kEngramDead in image spans: max_ngram - 1 of
   // them, fewer only at the start of the sequence.
   std::span<const int32_t> context;

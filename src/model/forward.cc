@@ -85,7 +85,7 @@ void Model::split_rows(const ForwardBatch& batch) {
   kept_images_.clear();
   int32_t row = 0, kept_row = 0;
   for (const SequenceRows& s : batch.sequences) {
-    DI_CHECK(boundary_ >= 0 || s.keep_from == 0, "rows dropped in a model without a boundary");
+    DI_CHECK(boundary_ >= 0 || s.keep_from <= s.first_pos, "rows dropped in a model without a boundary");
     DI_CHECK(s.num_rows > 0 && s.first_pos >= 0 && s.first_pos + s.num_rows <= limits_.max_positions,
              "{} rows at position {}, {} positions planned", s.num_rows, s.first_pos, limits_.max_positions);
     kernels::Run run{.row_begin = row,
@@ -101,7 +101,7 @@ void Model::split_rows(const ForwardBatch& batch) {
       run.row_begin = kept_row;
       run.num_rows -= dropped;
       run.first_pos += dropped;
-      run.window_floor = std::max(s.window_floor, s.keep_from);
+      run.window_floor = std::max(s.window_floor, s.consumer_floor);
       kept_runs_.push_back(run);
       append_range(kept_ranges_, {row + dropped, run.num_rows});
       if (!batch.is_image.empty())

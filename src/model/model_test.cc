@@ -100,6 +100,29 @@ TEST(Regions, TruncationDoesNotDependOnChunks) {
   }
 }
 
+// Rows that are computed and masked give the bits, and leave the state, of rows that are left out.
+TEST(Regions, MaskedRowsAreAsGoodAsAbsent) {
+  TestModel model({.numerics = kernels::Numerics::kFast});
+  const std::vector<int32_t> ids = prompt(120);
+  for (int64_t keep : {20, 14, 119}) {
+    model.restart();
+    const TestSequence a = model.sequence(ids), b = model.sequence(ids);
+    std::vector<float> absent, masked;
+    for (int64_t at = 0; at < 120; at += 40) {
+      const TestRun run{.sequence = &a, .begin = at, .end = at + 40, .keep_from = 120 - keep};
+      TestRun other = run;
+      other.sequence = &b;
+      other.is_masked = true;
+      for (float x : model.forward({run})) absent.push_back(x);
+      for (float x : model.forward({other})) masked.push_back(x);
+    }
+    EXPECT_TRUE(same_bits(masked, absent)) << keep;
+    const auto drafts = model.propose({{.slot = a.slot, .last_pos = 119, .anchor = 5, .window_floor = 120 - keep},
+                                       {.slot = b.slot, .last_pos = 119, .anchor = 5, .window_floor = 120 - keep}});
+    EXPECT_TRUE(same_bits(drafts[0].logits, drafts[1].logits)) << keep;
+  }
+}
+
 // With every row kept that the last ones depend on, truncation changes nothing: 4 consumer layers of window 8.
 TEST(Regions, KeepingTheWholeDepthIsExact) {
   TestModel model({.numerics = kernels::Numerics::kFast});

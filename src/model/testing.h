@@ -84,6 +84,7 @@ struct TestRun {
   const TestSequence* sequence = nullptr;
   int64_t begin = 0, end = 0;
   int64_t window_floor = 0, write_floor = 0, keep_from = 0;
+  bool is_masked = false;  // rows below keep_from are computed by all layers
 };
 
 struct Proposal {
@@ -188,7 +189,8 @@ class TestModel {
                            .num_rows = static_cast<int32_t>(run.end - run.begin),
                            .window_floor = run.window_floor,
                            .write_floor = run.write_floor,
-                           .keep_from = run.keep_from,
+                           .keep_from = run.is_masked ? 0 : run.keep_from,
+                           .consumer_floor = run.keep_from,
                            .context = contexts[i]});
     }
     ForwardBatch batch{.sequences = sequences, .ids = ids, .given = {}, .is_image = images, .logit_rows = logit_rows};

@@ -1,7 +1,6 @@
 #include "sched/replay_plan.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -10,11 +9,6 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr int64_t kBlock = 128;
-
-// First position that the consumers know of.
-int64_t kept_from(int64_t length, const ReplayConfig& config) {
-  return config.truncation == Truncation::kOff ? 0 : std::max<int64_t>(0, length - config.keep);
-}
 
 }  // namespace
 
@@ -29,46 +23,34 @@ Result<void> validate(const ReplayConfig& c, int max_draft) {
   return {};
 }
 
-Result<Truncation> parse_truncation(const std::string& name) {
-  if (name == "off") return Truncation::kOff;
-  if (name == "mask") return Truncation::kMask;
-  if (name == "compact") return Truncation::kCompact;
-  return fail(Code::kInvalid, "YOCO_PREFILL_TRUNCATION_MODE '{}' is none of off, mask, compact", name);
+int64_t deep_replay(int64_t window, int64_t layers) {
+  return round_up(layers * (window - 1), kBlock);
 }
 
-HitPlan plan_hit(int64_t length, int64_t matched_blocks, const ReplayConfig& config, Replay replay, int64_t layers) {
-  DI_CHECK(length > 0, "a prompt of {} tokens", length);
-  HitPlan plan;
-  plan.kept = {kept_from(length, config), length};
-  int64_t blocks = std::min(matched_blocks, (length - 1) / kBlock);
-  if (config.truncation != Truncation::kOff) blocks = std::min(blocks, plan.kept.begin / kBlock);
-  plan.hit_tokens = blocks * kBlock;
-  int64_t rows = 0;
-  if (replay == Replay::kBounded) rows = config.window;
-  // The newest row of the first computed block needs windows that reach 1 position less per layer than a row at H - 1
-  // would.
-  if (replay == Replay::kExact) rows = round_up(layers * (config.window - 1), kBlock);
-  plan.replay = {std::max<int64_t>(0, plan.hit_tokens - rows), plan.hit_tokens};
-  plan.rows = {plan.hit_tokens, length};
-  return plan;
+HitPlan plan_hit(const HitRequest& r) {
+  DI_CHECK(r.length > 0, "a prompt of {} tokens", r.length);
+  int64_t blocks = std::min(r.matched_blocks, (r.length - 1) / kBlock);
+  if (r.kept_from) blocks = std::min(blocks, *r.kept_from / kBlock);
+  const int64_t hit = blocks * kBlock;
+  return {.hit_tokens = hit, .replay = {std::max<int64_t>(0, hit - r.replay_rows), hit}, .rows = {hit, r.length}};
 }
 
 ChunkPlan plan_chunk(const ChunkRequest& r, const ReplayConfig& config) {
   auto [s, e] = r.chunk;
-  DI_CHECK(s >= 0 && s < e && e <= r.length, "chunk [{}, {}) of {}", s, e, r.length);
+  DI_CHECK(s >= 0 && s < e, "chunk [{}, {})", s, e);
   ChunkPlan plan;
   plan.producers = {.rows = r.chunk,
                     .visible_from = r.valid_from,
                     .ring_from = std::max({s, e - config.ring(), r.valid_from}),
                     .global_write_from = r.hit_tokens};
-  int64_t kept = kept_from(r.length, config), floor = std::max(kept, r.valid_from);
+  const int64_t floor = std::max(r.kept_from, r.valid_from);
   RegionRows& c = plan.consumers;
   c = {.rows = r.chunk,
        .visible_from = floor,
        .ring_from = std::max({s, e - config.ring(), floor}),
        .global_write_from = r.hit_tokens};
   if (config.truncation == Truncation::kCompact) {
-    c.rows.begin = std::max(s, std::min(kept, e));
+    c.rows.begin = std::max(s, std::min(r.kept_from, e));
     if (c.rows.empty() && r.keeps_placeholder) {
       c.rows = {e - 1, e};
       plan.is_placeholder = true;

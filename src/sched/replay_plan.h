@@ -10,12 +10,13 @@
 //   R  slots of a window ring: the window and what may be taken back
 //
 // Every row sees window keys from max(p - W + 1, visible_from) on; row p is kept in the ring iff p >= ring_from; global
-// keys are written iff p >= global_write_from, so that replayed rows never touch shared blocks. Pure functions: L, K, H
-// and r are fixed when the sequence is admitted, hence chunking changes nothing (spec: replay.md 3, 6, 8;
-// serving.md 2.3).
+// keys are written iff p >= global_write_from, so that replayed rows never touch shared blocks. Pure functions: L - K,
+// H and r are fixed when the sequence is admitted, hence chunking changes nothing (spec: replay.md 3, 6, 8;
+// serving.md 2.3). The scheduler plans hits with them, the executor the rows of each run.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -41,35 +42,39 @@ struct ReplayConfig {
   int64_t window = 128;      // W
   int64_t backtracking = 6;  // positions that may be taken back: drafts + 1 at least
   int64_t ring() const { return window + backtracking; }
+  // First position that the consumers know of.
+  int64_t kept_from(int64_t length) const {
+    return truncation == Truncation::kOff || length < keep ? 0 : length - keep;
+  }
 };
 // K >= W + backtracking and backtracking >= drafts + 1, else kInvalid with the numbers: after the prompt a step may
 // take back `backtracking` rows, and the ring must then still hold a window of computed ones.
 Result<void> validate(const ReplayConfig& config, int max_draft);
-// The truncation names of YOCO_PREFILL_TRUNCATION_MODE.
-Result<Truncation> parse_truncation(const std::string& name);
 
 // Rows needed so that the last row of a stack of window layers is exact: each layer reaches one window further back.
 constexpr int64_t exact_halo(int64_t window, int64_t layers) {
   return window + (layers - 1) * (window - 1);
 }
 
-// How the windows before a hit are regained.
-enum class Replay : uint8_t {
-  kBounded,  // one window is run again
-  kExact,    // as many rows as the layers reach back, rounded up to blocks
-  kStored,   // they were stored with the boundary
-};
+// Rows that a deep replay runs again so that `layers` window layers (producers, or all without truncation) are exact
+// from the hit on, in whole blocks. A new row needs windows that reach 1 position less per layer than the last replayed
+// row would.
+int64_t deep_replay(int64_t window, int64_t layers);
 
+struct HitRequest {
+  int64_t length = 0;                // L
+  int64_t matched_blocks = 0;        // that are cached
+  std::optional<int64_t> kept_from;  // L - K; nullopt: no truncation
+  int64_t replay_rows = 0;           // r: one window, a deep replay, or none if the windows were stored
+};
 struct HitPlan {
   int64_t hit_tokens = 0;  // H
   RangeOfRows replay;      // [H - r, H), global keys not written
   RangeOfRows rows;        // [H, L)
-  RangeOfRows kept;        // [L - K, L), or all when truncation is off
 };
 // H = 128 x min(matched, floor((L - 1) / 128), floor((L - K) / 128) if truncated): at least one row is computed, and
-// every kept row is a normal new one. `layers`: window layers that an exact replay must serve (producers, or all
-// without truncation).
-HitPlan plan_hit(int64_t length, int64_t matched_blocks, const ReplayConfig& config, Replay replay, int64_t layers);
+// every kept row is a normal new one.
+HitPlan plan_hit(const HitRequest& request);
 
 struct RegionRows {
   RangeOfRows rows;               // computed in this chunk; empty: the sequence is absent from these layers
@@ -82,8 +87,8 @@ struct ChunkPlan {
   bool is_placeholder = false;  // the consumers' only row lies before the kept ones: sees nothing, writes nothing
 };
 struct ChunkRequest {
-  int64_t length = 0;              // L
   RangeOfRows chunk;               // [s, e)
+  int64_t kept_from = 0;           // L - K, 0 without truncation
   int64_t valid_from = 0;          // first position with usable window keys: H - r after a hit, else 0
   int64_t hit_tokens = 0;          // H
   bool keeps_placeholder = false;  // a kernel that cannot drop a sequence gets one row of chunks before the kept ones

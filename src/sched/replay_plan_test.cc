@@ -30,8 +30,8 @@ TEST(ReplayCases, BoundedReplay) {
     int64_t s = number<int64_t>(in, "q_start"), e = s + number<int64_t>(in, "q_len"),
             window = number<int64_t>(in, "window"), ring = number<int64_t>(in, "ring_size");
     ReplayConfig config{Truncation::kCompact, number<int64_t>(in, "keep_tokens"), window, ring - window};
-    ChunkPlan plan = plan_chunk({.length = number<int64_t>(in, "prompt_len"),
-                                 .chunk = {s, e},
+    ChunkPlan plan = plan_chunk({.chunk = {s, e},
+                                 .kept_from = config.kept_from(number<int64_t>(in, "prompt_len")),
                                  .valid_from = number<int64_t>(in, "swa_valid_start"),
                                  .keeps_placeholder = true},
                                 config);
@@ -59,13 +59,18 @@ TEST(ReplayCases, PrefixHitCap) {
     const auto &in = c.at("inputs"), &want = c.at("expected");
     int64_t keep = number<int64_t>(in, "keep_tokens");
     ReplayConfig config{keep > 0 ? Truncation::kCompact : Truncation::kOff, keep, number<int64_t>(in, "window"), 6};
-    HitPlan got = plan_hit(number<int64_t>(in, "prompt_len"), number<int64_t>(in, "matched_blocks"), config,
-                           Replay::kBounded, 20);
+    int64_t length = number<int64_t>(in, "prompt_len"), kept_from = config.kept_from(length);
+    HitRequest request{.length = length,
+                       .matched_blocks = number<int64_t>(in, "matched_blocks"),
+                       .kept_from = std::nullopt,
+                       .replay_rows = config.window};
+    if (keep > 0) request.kept_from = kept_from;
+    HitPlan got = plan_hit(request);
     EXPECT_EQ(got.hit_tokens, number<int64_t>(want, "hit_tokens")) << name_of(c);
     EXPECT_EQ(or_none(got.replay), range_of(want.at("replay_range"))) << name_of(c);
     EXPECT_EQ(got.rows, range_of(want.at("normal_rows"))) << name_of(c);
     if (!want.at("kept_rows").is_null()) {
-      EXPECT_EQ(got.kept, range_of(want.at("kept_rows"))) << name_of(c);
+      EXPECT_EQ((RangeOfRows{kept_from, length}), range_of(want.at("kept_rows"))) << name_of(c);
     }
   }
 }
@@ -75,7 +80,8 @@ TEST(ReplayCases, PrefixCacheReplayRange) {
   for (const auto& c : runtime_cases("prefix_cache")) {
     const auto& want = c.at("expected");
     int64_t hit = number<int64_t>(want, "hit_tokens");
-    HitPlan got = plan_hit(hit + 1, hit / 128, {}, Replay::kBounded, 20);
+    HitPlan got =
+        plan_hit({.length = hit + 1, .matched_blocks = hit / 128, .kept_from = std::nullopt, .replay_rows = 128});
     EXPECT_EQ(got.rows.begin, number<int64_t>(want, "recompute_from")) << name_of(c);
     EXPECT_EQ(or_none(got.replay), range_of(want.at("replay_range"))) << name_of(c);
   }
@@ -165,13 +171,17 @@ TEST(ReplayPlan, ChunkingChangesNoRowAndNoVisibility) {
   for (int round = 0; round < 400; ++round) {
     int64_t length = 1 + static_cast<int64_t>(rng() % 1200);
     ReplayConfig config{Truncation::kCompact, 140, 128, 6};
-    HitPlan hit = plan_hit(length, static_cast<int64_t>(rng() % 10), config, Replay::kBounded, 20);
-    ChunkRequest whole{.length = length,
-                       .chunk = {hit.replay.begin, length},
+    const RangeOfRows kept_rows{config.kept_from(length), length};
+    HitPlan hit = plan_hit({.length = length,
+                            .matched_blocks = static_cast<int64_t>(rng() % 10),
+                            .kept_from = kept_rows.begin,
+                            .replay_rows = 128});
+    ChunkRequest whole{.chunk = {hit.replay.begin, length},
+                       .kept_from = kept_rows.begin,
                        .valid_from = hit.replay.begin,
                        .hit_tokens = hit.hit_tokens};
     ChunkPlan all = plan_chunk(whole, config);
-    EXPECT_EQ(all.consumers.rows, hit.kept);
+    EXPECT_EQ(all.consumers.rows, kept_rows);
     EXPECT_GE(all.consumers.rows.begin, hit.hit_tokens) << "kept rows are normal new rows";
     int64_t kept = 0;
     for (int64_t s = hit.replay.begin; s < length;) {
@@ -183,7 +193,7 @@ TEST(ReplayPlan, ChunkingChangesNoRowAndNoVisibility) {
       EXPECT_EQ(plan.consumers.visible_from, all.consumers.visible_from);
       EXPECT_EQ(plan.producers.global_write_from, hit.hit_tokens);
       if (!plan.consumers.rows.empty()) {
-        EXPECT_EQ(plan.consumers.rows.begin, std::max(s, hit.kept.begin));
+        EXPECT_EQ(plan.consumers.rows.begin, std::max(s, kept_rows.begin));
       }
       kept += plan.consumers.rows.size();
       if (e == length) {
@@ -191,13 +201,13 @@ TEST(ReplayPlan, ChunkingChangesNoRowAndNoVisibility) {
       }
       s = e;
     }
-    EXPECT_EQ(kept, hit.kept.size());
+    EXPECT_EQ(kept, kept_rows.size());
   }
 }
 
 TEST(ReplayPlan, MaskComputesAllAndSeesWhatCompactSees) {
   ReplayConfig compact{Truncation::kCompact, 140, 128, 6}, mask{Truncation::kMask, 140, 128, 6};
-  ChunkRequest r{.length = 1000, .chunk = {512, 1000}};
+  ChunkRequest r{.chunk = {512, 1000}, .kept_from = compact.kept_from(1000)};
   EXPECT_EQ(plan_chunk(r, mask).consumers.rows, (RangeOfRows{512, 1000}));
   EXPECT_EQ(plan_chunk(r, mask).consumers.visible_from, plan_chunk(r, compact).consumers.visible_from);
   EXPECT_EQ(plan_chunk(r, mask).consumers.ring_from, plan_chunk(r, compact).consumers.ring_from);
@@ -205,17 +215,15 @@ TEST(ReplayPlan, MaskComputesAllAndSeesWhatCompactSees) {
 
 TEST(ReplayPlan, ChunksBeforeTheKeptRowsLeaveTheConsumersOut) {
   ReplayConfig config{Truncation::kCompact, 140, 128, 6};
-  EXPECT_TRUE(plan_chunk({.length = 1000, .chunk = {0, 512}}, config).consumers.rows.empty());
+  EXPECT_TRUE(plan_chunk({.chunk = {0, 512}, .kept_from = 860}, config).consumers.rows.empty());
 }
 
-TEST(ReplayPlan, ExactReplayCoversAllProducerLayersAndStoredWindowsNone) {
-  ReplayConfig config{Truncation::kCompact, 140, 128, 6};
-  HitPlan deep = plan_hit(10000, 70, config, Replay::kExact, 20);
-  EXPECT_EQ(deep.replay.size(), 2560);
-  EXPECT_EQ(plan_hit(10000, 70, config, Replay::kStored, 20).replay.size(), 0);
-  EXPECT_EQ(plan_hit(1000, 6, config, Replay::kExact, 20).replay.begin, 0);
+TEST(ReplayPlan, DeepReplayCoversAllProducerLayersOrThePrompt) {
+  EXPECT_EQ(deep_replay(128, 20), 2560);
   // An output row at H needs what layer 0 saw layers x (W - 1) positions before.
-  EXPECT_GE(deep.replay.size(), exact_halo(128, 20));
+  EXPECT_GE(deep_replay(128, 20), exact_halo(128, 20));
+  EXPECT_EQ(plan_hit({.length = 10000, .matched_blocks = 70, .replay_rows = 2560}).replay.size(), 2560);
+  EXPECT_EQ(plan_hit({.length = 1000, .matched_blocks = 6, .replay_rows = 2560}).replay.begin, 0);
 }
 
 TEST(ReplayPlan, RefusesTooFewKeptRowsWithTheNumbers) {
@@ -224,8 +232,6 @@ TEST(ReplayPlan, RefusesTooFewKeptRowsWithTheNumbers) {
             "YOCO_PREFILL_KEEP_TOKENS 133 is below window 128 + MAX_BACKTRACKING_TOKENS 6 = 134");
   EXPECT_EQ(validate({Truncation::kOff, 0, 128, 5}, 5).error().message,
             "MAX_BACKTRACKING_TOKENS 5 is below the 6 rows of a step with 5 drafts");
-  EXPECT_EQ(parse_truncation("compact").value(), Truncation::kCompact);
-  EXPECT_FALSE(parse_truncation("on"));
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ constexpr int kMinChunkRows = 1;
 // Tokens that run again on a hit to regain the window states. Without truncation the consumer layers' windows are not
 // rebuilt by the kept rows, so the replay covers all layers, exactly.
 int64_t replay_length(const NewSequence& spec, const SchedulerConfig& config) {
-  if (spec.keep_tokens <= 0) return config.full_halo;
-  return spec.reuse == ReuseMode::kExact ? config.producer_halo : config.window;
+  if (spec.keep_tokens <= 0) return config.full_replay;
+  return spec.reuse == ReuseMode::kExact ? config.producer_replay : config.bounded_replay;
 }
 
 }  // namespace
@@ -298,8 +298,7 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   if (leader != nullptr && leader->prefilled) return start_fork(s, *leader, plan);
 
   if (s.kept_from < 0) s.kept_from = s.spec.keep_tokens > 0 ? std::max<int64_t>(0, s.length() - s.spec.keep_tokens) : 0;
-  PrefixHit hit = find_hit(s);
-  int64_t hit_end = static_cast<int64_t>(hit.blocks.size()) * kBlockTokens;
+  auto [hit, replay] = find_hit(s);
   int64_t missing = ceil_div(s.length(), kBlockTokens) - static_cast<int64_t>(hit.blocks.size());
   // Every running sequence may need one more block soon.
   if (num_running() > 0 && blocks_.num_available() < missing + num_running()) {
@@ -309,10 +308,10 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   start_running(s);
   s.blocks = std::move(hit.blocks);
   s.chain = hit.cursor;
-  s.planned = s.computed = s.window_floor = std::max<int64_t>(0, hit_end - replay_length(s.spec, config_));
-  s.write_floor = hit_end;
-  s.stats.cached_tokens = std::max(s.stats.cached_tokens, hit_end);
-  s.stats.replayed_tokens += hit_end - s.planned;
+  s.planned = s.computed = s.window_floor = replay.replay.begin;
+  s.write_floor = replay.hit_tokens;
+  s.stats.cached_tokens = std::max(s.stats.cached_tokens, replay.hit_tokens);
+  s.stats.replayed_tokens += replay.replay.size();
   plan.starts.push_back({.seq = s.id,
                          .epoch = s.epoch,
                          .slot = s.slot,
@@ -322,23 +321,25 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   return Admission::kStarted;
 }
 
-PrefixHit Scheduler::find_hit(Sequence& s) {
-  if (s.spec.reuse == ReuseMode::kOff) return {};
-  bool truncates = s.spec.keep_tokens > 0;
-  // At least one token is computed, and every kept row is a normal new row (replay.md 6).
-  int64_t limit = (s.length() - 1) / kBlockTokens;
-  if (truncates) limit = std::min(limit, s.kept_from / kBlockTokens);
-  PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, limit, s.spec.reuse == ReuseMode::kExact);
-  int64_t halo = replay_length(s.spec, config_);
-  if (static_cast<int64_t>(hit.blocks.size()) * kBlockTokens <=
-      halo) {  // replaying everything saves nothing: run it cold
+// The cached blocks that the sequence starts with, held, and which rows run again before the first new one.
+std::pair<PrefixHit, HitPlan> Scheduler::find_hit(Sequence& s) {
+  const bool truncates = s.spec.keep_tokens > 0;
+  HitRequest request{.length = s.length(), .kept_from = std::nullopt, .replay_rows = replay_length(s.spec, config_)};
+  if (truncates) request.kept_from = s.kept_from;
+  if (s.spec.reuse == ReuseMode::kOff) return {PrefixHit{}, plan_hit(request)};
+  request.matched_blocks = blocks_.num_blocks();  // at most
+  PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, plan_hit(request).hit_tokens / kBlockTokens,
+                                s.spec.reuse == ReuseMode::kExact);
+  request.matched_blocks = static_cast<int64_t>(hit.blocks.size());
+  if (plan_hit(request).replay.begin == 0) {  // replaying everything saves nothing: it runs cold
     for (int32_t b : hit.blocks) blocks_.give_back(b);
+    request.matched_blocks = 0;
     hit = {.blocks = {}, .cursor = blocks_.open_chain(s.spec.share_key)};
-  } else if (halo == config_.window && s.spec.reuse == ReuseMode::kBounded && truncates) {
+  } else if (truncates && s.spec.reuse == ReuseMode::kBounded) {
     hit.cursor.exact = false;
   }
   hit.cursor.open = true;
-  return hit;
+  return {std::move(hit), plan_hit(request)};
 }
 
 void Scheduler::start_running(Sequence& s) {

@@ -28,6 +28,7 @@
 #include "sched/block_ledger.h"
 #include "sched/draft_planner.h"
 #include "sched/plan.h"
+#include "sched/replay_plan.h"
 
 namespace deepinfer::sched {
 
@@ -39,10 +40,11 @@ struct SchedulerConfig {
   int num_drafts = 0;        // drafts a sequence verifies at most
   int64_t max_length = 0;    // context length: prompt and output
   double max_step_us = 0;    // prefill chunks shrink so that a step with decode rows stays below this; 0: no bound
-  int64_t window = 128;
-  int64_t producer_halo = 128;  // tokens a deep replay of the producer layers runs again (multiple of 128)
-  int64_t full_halo = 128;      // the same for all layers
-  double ageing_us = 1e6;       // waiting that is worth one point of priority
+  // Rows that run again on a hit, to regain the windows before it (replay_plan.h).
+  int64_t bounded_replay = 128;   // one window
+  int64_t producer_replay = 128;  // exact, of the producer layers: enough with truncation
+  int64_t full_replay = 128;      // exact, of all layers
+  double ageing_us = 1e6;         // waiting that is worth one point of priority
 };
 
 enum class ReuseMode : uint8_t { kBounded, kExact, kOff };
@@ -145,7 +147,7 @@ class Scheduler {
   Admission admit(Sequence& s, StepPlan& plan);
   int64_t tokens_before(const StepPlan& plan, const Sequence& s) const;
   Admission start_fork(Sequence& s, Sequence& leader, StepPlan& plan);
-  PrefixHit find_hit(Sequence& s);
+  std::pair<PrefixHit, HitPlan> find_hit(Sequence& s);
   void start_running(Sequence& s);
   void add_chunk(Sequence& s, int rows, StepPlan& plan);
   bool reserve(Sequence& s, int64_t end_pos, std::vector<int32_t>& appended, StepPlan& plan);
