@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "serve/anthropic/messages.h"
+#include "serve/generate.h"
 #include "serve/openai/chat.h"
 #include "serve/openai/completions.h"
 #include "serve/openai/responses.h"
@@ -57,18 +58,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   std::string body(reinterpret_cast<const char*>(data) + 1, size - 1);
   static openai::ResponseStore store(std::chrono::seconds(3600), 1 << 20);
-  switch (data[0] % 7) {
+  static WrittenAnswers written(std::chrono::seconds(3600), 1 << 20);
+  const Reading from{.model = model(), .tenant = "", .written = &written, .responses = &store};
+  switch (data[0] % 8) {
     case 0:
-      check_plan(openai::plan_chat(model(), body));
+      check_plan(openai::plan_chat(from, body));
       break;
     case 1:
-      check_plan(openai::plan_completion(model(), body));
+      check_plan(openai::plan_completion(from, body));
       break;
     case 2:
-      check_plan(openai::plan_response(model(), body, "", store));
+      check_plan(openai::plan_response(from, body));
       break;
     case 3:
-      check_plan(anthropic::plan_message(model(), body));
+      check_plan(anthropic::plan_message(from, body));
       break;
     case 4:
       check_text(anthropic::count_tokens(model(), body));
@@ -78,6 +81,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       break;
     case 6:
       check_text(detokenize(model(), body));
+      break;
+    case 7:
+      check_plan(plan_generate(from, body));
       break;
   }
   return 0;

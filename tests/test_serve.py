@@ -108,6 +108,22 @@ def test_choices_prompts_and_token_ids(server: Server) -> None:
     assert whole["usage"]["prompt_tokens"] == 2 * len(ids)
 
 
+def test_tokens_in_and_tokens_out(server: Server) -> None:
+    ids = server.tokens("Once upon a time")
+    body = {"token_ids": ids, "max_tokens": 12, "temperature": 0}
+    whole = server.ok("/v1/generate", {**body, "logprobs": 2})
+    choice = whole["choices"][0]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]) == whole["usage"]["completion_tokens"] == 12
+    assert all(len(entry["top"]) == 2 for entry in choice["logprobs"])
+    text = server.ok("/v1/completions", {"prompt": ids, "max_tokens": 12, "temperature": 0})["choices"][0]["text"]
+    assert server.ok("/detokenize", {"tokens": choice["token_ids"]})["prompt"] == text
+    events = server.stream("/v1/generate", body)
+    assert events[-1].data == "[DONE]"
+    chunks = [c for e in events[:-1] for c in e.json["choices"]]
+    assert [i for c in chunks for i in c["token_ids"]] == choice["token_ids"]
+    assert [c["finish_reason"] for c in chunks if c["finish_reason"]] == ["length"]
+
+
 def test_seeds_repeat_and_differ(server: Server) -> None:
     def text(seed: int) -> str:
         return server.ok("/v1/completions", {**STORY, "temperature": 1, "seed": seed})["choices"][0]["text"]
@@ -240,7 +256,8 @@ def test_a_schema_that_cannot_be_used_is_named(server: Server, stream: bool) -> 
     schema = {"type": "object", "properties": {"a": {"type": "colour"}}}
     response_format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     reply = server.post("/v1/chat/completions", {**CHAT, "response_format": response_format, "stream": stream})
-    assert "colour" in error_of(reply, 400)["message"]
+    error = error_of(reply, 400)
+    assert "colour" in error["message"] and error["param"] == "response_format"
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -275,6 +292,8 @@ BAD: list[tuple[str, Json, str, str]] = [
     ("/v1/completions", {"prompt": [1, 10**6]}, "prompt", "1000000"),
     ("/v1/completions", {"prompt": "a", "suffix": "b", "echo": True}, "echo", "suffix"),
     ("/v1/completions", {"prompt": "a", "logprobs": 21}, "logprobs", "21"),
+    ("/v1/generate", {"token_ids": []}, "token_ids", "at least one"),
+    ("/v1/generate", {"token_ids": [1], "stop": "a"}, "stop", "stop_token_ids"),
     ("/tokenize", {"prompt": "a", "messages": []}, "prompt", "exactly one"),
     ("/detokenize", {"tokens": [5000]}, "tokens[0]", "5000"),
 ]

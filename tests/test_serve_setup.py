@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import ssl
@@ -11,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command import refused
+from command import ROOT, ok, refused
 from server import Server, wait_until
 
 STORY = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
@@ -197,4 +198,18 @@ def test_endpoints_of_others_are_refused_with_the_reason() -> None:
     with Server("--access-log", "off") as server:
         reply = server.post("/v1/embeddings", {"input": "a"})
         assert reply.status == 501 and "embeddings" in reply.json["error"]["message"]
-        assert server.get("/v1/batches").status == 501
+        assert server.get("/v1/messages/batches").status == 501
+
+
+def test_packaging_uses_what_there_is() -> None:
+    known = set(re.findall(r"(--[a-z][a-z-]*)", ok("serve", "--help")))
+    unit = (ROOT / "packaging/deepinfer.service").read_text()
+    command = re.search(r"^ExecStart=(.*)$", unit, re.M)
+    container = (ROOT / "packaging/Containerfile").read_text()
+    entry = re.search(r"^ENTRYPOINT (.*)$", container, re.M)
+    assert command and entry
+    words = command[1].split() + json.loads(entry[1])
+    assert {w for w in words if w.startswith("--")} <= known
+    # The unit waits longer than the service drains.
+    drain = re.search(r"`--drain-time` \| (\d+)", ok("settings", "--markdown"))
+    assert drain and int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > int(drain[1])  # type: ignore[index]

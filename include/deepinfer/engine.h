@@ -52,6 +52,14 @@ struct EngineStats {
   double forward_ms = 0, sampling_ms = 0, draft_ms = 0, planning_ms = 0, idle_ms = 0;  // sums
 };
 
+// One step of the loop.
+struct StepRecord {
+  int64_t step = 0, begin_us = 0;  // on the steady clock
+  int rows = 0, decodes = 0;       // decodes: sequences that decoded
+  int64_t num_running = 0, num_waiting = 0;
+  double forward_us = 0, sampling_us = 0, draft_us = 0;  // one after the other
+};
+
 class Engine {
  public:
   using Sink = std::function<void(const TokenEvent&)>;
@@ -77,6 +85,8 @@ class Engine {
   virtual int64_t max_model_len() const = 0;
   virtual int32_t eos_token_id() const = 0;
   virtual EngineStats stats() const = 0;
+  // The last steps, oldest first: some thousand.
+  virtual std::vector<StepRecord> recent_steps() const = 0;
   virtual std::string description() const = 0;  // configuration and memory plan, as printed at start
 };
 

@@ -83,7 +83,9 @@ void add_arrival_options(Command& command, LoadFlags& f) {
   command.option("--trace", o.trace_file,
                  "JSON lines of timestamp (ms), input_length, output_length and hash_ids, instead of rate and lengths");
   command.option("--trace-speed", o.trace_speed, "2: twice as fast").positive().show_default();
-  command.option("--trace-block", o.trace_block, "tokens that a hash id stands for").in_range(1, 1 << 20).show_default();
+  command.option("--trace-block", o.trace_block, "tokens that a hash id stands for")
+      .in_range(1, 1 << 20)
+      .show_default();
   command.option("--seed", o.seed, "of times, lengths and prompts").show_default();
 }
 
@@ -108,9 +110,11 @@ void add_bench_serve(Command& bench, int& exit_code) {
   add_target_options(command, *flags);
   add_arrival_options(command, *flags);
   add_length_options(command, *flags);
-  command.option("--goodput", flags->goodput, "limit of a good request, ttft|tpot|itl|e2el:MILLISECONDS; may be repeated")
+  command
+      .option("--goodput", flags->goodput, "limit of a good request, ttft|tpot|itl|e2el:MILLISECONDS; may be repeated")
       .one_value_each();
-  command.option("--json", flags->json_file, "write the result, with the names of vLLM's bench serve; -: print it instead");
+  command.option("--json", flags->json_file,
+                 "write the result, with the names of vLLM's bench serve; -: print it instead");
   command.flag("--detailed", flags->load.is_detailed, "list every request in the result");
   command.callback([flags, &exit_code] {
     if (auto done = bench_serve(*flags); !done) exit_code = report(done.error());

@@ -16,8 +16,8 @@ namespace {
 struct ServeFlags {
   EngineFlags engine;
   serve::ServeOptions serve;
-  std::string host = "127.0.0.1", unix_path, sampling = "requested";
-  int port = 8000;
+  std::string host = "127.0.0.1", unix_path, admin_host = "127.0.0.1", sampling = "requested";
+  int port = 8000, admin_port = -1;
   int64_t max_body_mb = 32, header_s = 10, body_s = 120, idle_s = 75, write_s = 30, drain_s = 60, stored_s = 3600;
   int64_t max_buffered_kb = 1024, max_total_mb = 1024;
 };
@@ -26,6 +26,7 @@ serve::ServeOptions options_of(const ServeFlags& f) {
   serve::ServeOptions o = f.serve;
   if (!f.unix_path.empty()) o.addresses.push_back({.unix_path = f.unix_path});
   if (f.unix_path.empty() || f.port >= 0) o.addresses.push_back({.host = f.host, .port = std::max(0, f.port)});
+  if (f.admin_port >= 0) o.admin_addresses.push_back({.host = f.admin_host, .port = f.admin_port});
   o.http.max_body_bytes = f.max_body_mb << 20;
   o.http.max_total_body_bytes = f.max_total_mb << 20;
   o.http.max_buffered_bytes = f.max_buffered_kb << 10;
@@ -59,6 +60,7 @@ Result<void> serve_model(ServeFlags& flags) {
   DI_TRY(std::unique_ptr<serve::Server> server, serve::Server::create(options));
   if (!flags.engine.is_quiet) std::fputs(options.description().c_str(), stderr);
   for (const std::string& url : server->urls()) std::fprintf(stderr, "listening  %s\n", url.c_str());
+  for (const std::string& url : server->admin_urls()) std::fprintf(stderr, "admin      %s\n", url.c_str());
   return server->run([&flags] { return load(flags); });
 }
 
@@ -69,6 +71,11 @@ void add_service_options(Command& command, ServeFlags& f) {
       .in_range(-1, 65535)
       .show_default();
   command.option("--unix", f.unix_path, "unix socket to listen on as well");
+  command
+      .option("--admin-port", f.admin_port, "port for operators: load, drain, reload, log level, step trace; -1: none")
+      .in_range(-1, 65535)
+      .show_default();
+  command.option("--admin-host", f.admin_host, "address of the admin port").show_default();
   command.option("--tls-cert", o.tls.certificate, "certificate chain, PEM");
   command.option("--tls-key", o.tls.key, "key of the certificate, PEM");
   command.option("--served-model-name", o.served_model_name, "name in the API; default: the model's directory");

@@ -56,6 +56,15 @@ Option Command::option(const std::string& name, T& value, const std::string& hel
 Option Command::flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
 }
+std::vector<OptionRow> Command::option_rows(const std::string& subcommand) const {
+  std::vector<OptionRow> rows;
+  for (const CLI::Option* o : app_->get_subcommand(subcommand)->get_options()) {
+    if (o != app_->get_subcommand(subcommand)->get_help_ptr())
+      rows.push_back({o->get_name(), o->get_default_str(), o->get_description()});
+  }
+  return rows;
+}
+
 void Command::callback(std::function<void()> run) {
   app_->callback([app = app_, run = std::move(run)] {
     if (app->get_subcommands().empty()) run();

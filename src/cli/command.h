@@ -42,6 +42,10 @@ class Option {
   CLI::Option* option_;
 };
 
+struct OptionRow {
+  std::string name, default_value, help;
+};
+
 // The program or one subcommand. Values are bound by reference and must outlive the parse.
 class Command {
  public:
@@ -52,6 +56,8 @@ class Command {
   template <typename T>
   Option option(const std::string& name, T& value, const std::string& help = "");
   Option flag(const std::string& name, bool& value, const std::string& help = "");
+  // The options of one of its subcommands, in the order of --help.
+  std::vector<OptionRow> option_rows(const std::string& subcommand) const;
   // Runs when the parse meets this subcommand and none of its own.
   void callback(std::function<void()> run);
 

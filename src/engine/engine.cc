@@ -394,6 +394,11 @@ EngineStats EngineImpl::stats() const {
   return stats_;
 }
 
+std::vector<StepRecord> EngineImpl::recent_steps() const {
+  std::lock_guard lock(mutex_);
+  return {steps_.begin(), steps_.end()};
+}
+
 // ---- executing thread -------------------------------------------------------------------------------------------
 
 void EngineImpl::execute_loop() {
@@ -410,6 +415,7 @@ void EngineImpl::execute_loop() {
       jobs_.pop_front();
     }
     StepResult result;
+    int64_t begin = now_us();
     std::vector<sched::PlannedRun> runs = job.plan.runs;
     try {
       result = executor_->execute(std::move(job));
@@ -426,11 +432,27 @@ void EngineImpl::execute_loop() {
         stats_.forward_ms += result.forward_us / 1000;
         stats_.sampling_ms += result.sampling_us / 1000;
         stats_.draft_ms += result.draft_us / 1000;
+        record(result, begin);
       }
       results_.push_back(std::move(result));
     }
     scheduling_.notify_one();
   }
+}
+
+// With mutex_ held.
+void EngineImpl::record(const StepResult& result, int64_t begin_us) {
+  constexpr size_t kMostSteps = 8192;
+  if (steps_.size() == kMostSteps) steps_.pop_front();
+  steps_.push_back({.step = static_cast<int64_t>(result.step),
+                    .begin_us = begin_us,
+                    .rows = result.num_rows,
+                    .decodes = result.num_decodes,
+                    .num_running = stats_.num_running,
+                    .num_waiting = stats_.num_waiting,
+                    .forward_us = result.forward_us,
+                    .sampling_us = result.sampling_us,
+                    .draft_us = result.draft_us});
 }
 
 // ---- scheduling thread ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 //   While a step runs, the scheduling thread plans the next one, applies stop rules to the results of the one before,
 //   detokenises and calls the sinks. At most kStepsAhead jobs wait or run; without asynchronous steps, one.
 //
-// mutex_ guards inbox_, compiling_, cancels_, jobs_, results_, stopping_ and stats_; nothing else is shared.
+// mutex_ guards inbox_, compiling_, cancels_, jobs_, results_, stopping_, stats_ and steps_; nothing else is shared.
 #pragma once
 
 #include <condition_variable>
@@ -47,6 +47,7 @@ class EngineImpl final : public Engine {
   int64_t max_model_len() const override { return plan_.max_model_len; }
   int32_t eos_token_id() const override { return config().eos_token_id; }
   EngineStats stats() const override;
+  std::vector<StepRecord> recent_steps() const override;
   std::string description() const override;
 
   const ModelConfig& config() const { return checkpoint_.config(); }
@@ -65,6 +66,7 @@ class EngineImpl final : public Engine {
 
   void schedule_loop();
   void execute_loop();
+  void record(const StepResult& result, int64_t begin_us);
   Result<void> plan_drafts();
   void compile_grammar(uint64_t request);
   void compiled(uint64_t request, Result<std::shared_ptr<const grammar::Grammar>> grammar);
@@ -115,6 +117,7 @@ class EngineImpl final : public Engine {
   bool stopping_ = false;
   uint64_t next_request_ = 1;
   EngineStats stats_;
+  std::deque<StepRecord> steps_;
 
   std::unique_ptr<grammar::Compiler> compiler_;
   std::thread schedule_thread_, execute_thread_;

@@ -103,15 +103,14 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
  private:
   void connect() {
     ++generation_;
-    asio::async_connect(
-        socket_, pool_.addresses(),
-        [self = shared_from_this(), g = generation_](const ErrorCode& ec, const Tcp::endpoint&) {
-          if (!self->is_current(g)) return;
-          if (ec) return self->fail("no connection", ec);
-          ErrorCode ignored;
-          self->socket_.set_option(Tcp::no_delay(true), ignored);
-          self->write();
-        });
+    asio::async_connect(socket_, pool_.addresses(),
+                        [self = shared_from_this(), g = generation_](const ErrorCode& ec, const Tcp::endpoint&) {
+                          if (!self->is_current(g)) return;
+                          if (ec) return self->fail("no connection", ec);
+                          ErrorCode ignored;
+                          self->socket_.set_option(Tcp::no_delay(true), ignored);
+                          self->write();
+                        });
   }
 
   // A server may answer before it has read everything, so the answer is read beside it, and says what went wrong.
@@ -180,8 +179,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
 
 class HttpClientImpl final : public HttpClient, public ConnectionPool {
  public:
-  HttpClientImpl(Loop& loop, std::string host, Limits limits)
-      : loop_(loop), host_(std::move(host)), limits_(limits) {
+  HttpClientImpl(Loop& loop, std::string host, Limits limits) : loop_(loop), host_(std::move(host)), limits_(limits) {
     loop_.every(kSweepPeriod, [this] { end_late(); });
   }
   ~HttpClientImpl() override {

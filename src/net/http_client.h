@@ -1,6 +1,7 @@
 // An HTTP/1.1 client on the loop: many requests at a time, connections kept and used again.
 //
-//   client->send({.method = "POST", .path = "/v1/completions", .body = body}, {.on_head = ..., .on_body = ..., .on_end =
+//   client->send({.method = "POST", .path = "/v1/completions", .body = body}, {.on_head = ..., .on_body = ..., .on_end
+//   =
 //   ...});
 //
 //   on_head once, on_body for every piece of the body as it comes, on_end exactly once and last: with an error if the

@@ -44,11 +44,10 @@ Answer ask(Loop& loop, HttpClient& client, HttpRequest request) {
 }
 
 std::unique_ptr<HttpServer> serve(Loop& loop, std::function<void(std::shared_ptr<Exchange>)> handler) {
-  return *HttpServer::create(loop, {.addresses = {{.host = "127.0.0.1", .port = 0}},
-                                    .handler = std::move(handler),
-                                    .refuse = [](int status, const std::string& m) {
-                                      return HttpResponse{.status = status, .body = m};
-                                    }});
+  return *HttpServer::create(
+      loop, {.addresses = {{.host = "127.0.0.1", .port = 0}},
+             .handler = std::move(handler),
+             .refuse = [](int status, const std::string& m) { return HttpResponse{.status = status, .body = m}; }});
 }
 
 TEST(HttpClient, ReadsWholeAndStreamedAnswersOverOneConnection) {

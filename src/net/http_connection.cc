@@ -330,31 +330,45 @@ void HttpConnection::linger() {
 
 // ---- ending -----------------------------------------------------------------------------------------------------
 
-void HttpConnection::check_time(Time now) {
+HttpConnection::Late HttpConnection::late(Time now) const {
   const HttpLimits& limits = owner_.options().limits;
-  if (is_writing_ && now - progress_ > limits.write_timeout) return close(CloseReason::kSlowReader);
+  if (is_writing_ && now - progress_ > limits.write_timeout) return Late::kWrite;
+  auto in_state = now - began_;
   switch (state_) {
     case State::kHandshake:
-      if (now - began_ > kHandshakeTime) close(CloseReason::kPeer);
-      return;
+      return in_state > kHandshakeTime ? Late::kHandshake : Late::kNo;
     case State::kIdle:
-      if (now - began_ > limits.idle_timeout && !is_writing_) close(CloseReason::kDone);
-      return;
+      return in_state > limits.idle_timeout && !is_writing_ ? Late::kIdle : Late::kNo;
     case State::kReading:
-      if (!saw_header_ && now - began_ > limits.header_timeout) {
-        refuse(408, fmt::format("the headers took more than {} ms", limits.header_timeout.count()));
-      } else if (now - began_ > limits.body_timeout || now - progress_ > limits.header_timeout) {
-        refuse(408, fmt::format("the body took more than {} ms, or {} ms passed without a byte of it",
-                                limits.body_timeout.count(), limits.header_timeout.count()));
-      }
-      return;
+      if (!saw_header_ && in_state > limits.header_timeout) return Late::kHeaders;
+      return in_state > limits.body_timeout || now - progress_ > limits.header_timeout ? Late::kBody : Late::kNo;
     case State::kLingering:
-      if (now - began_ > kLingerTime) close(CloseReason::kDone);
-      return;
+      return in_state > kLingerTime ? Late::kLinger : Late::kNo;
     case State::kAnswering:
     case State::kFlushing:
     case State::kClosed:
+      return Late::kNo;
+  }
+  return Late::kNo;
+}
+
+void HttpConnection::end_late(Late why) {
+  const HttpLimits& limits = owner_.options().limits;
+  switch (why) {
+    case Late::kNo:
       return;
+    case Late::kWrite:
+      return close(CloseReason::kSlowReader);
+    case Late::kHandshake:
+      return close(CloseReason::kPeer);
+    case Late::kIdle:
+    case Late::kLinger:
+      return close(CloseReason::kDone);
+    case Late::kHeaders:
+      return refuse(408, fmt::format("the headers took more than {} ms", limits.header_timeout.count()));
+    case Late::kBody:
+      return refuse(408, fmt::format("the body took more than {} ms, or {} ms passed without a byte of it",
+                                     limits.body_timeout.count(), limits.header_timeout.count()));
   }
 }
 

@@ -38,8 +38,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ~HttpConnection();
 
   void open();
-  // Closes a connection that exceeded its time.
-  void check_time(Time now);
+  // What a connection that exceeded its time is to be ended for.
+  enum class Late { kNo, kWrite, kHandshake, kIdle, kHeaders, kBody, kLinger };
+  Late late(Time now) const;
+  void end_late(Late why);
   // Answers without having read anything, then closes.
   void refuse(int status, const std::string& message);
   void close(CloseReason reason);

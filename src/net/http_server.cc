@@ -173,10 +173,11 @@ class HttpServerImpl final : public HttpServer, public ConnectionOwner {
 
   void sweep() {
     auto now = Loop::Clock::now();
-    sweep_list_.clear();
-    for (auto& [key, c] : connections_) sweep_list_.push_back(c);
-    for (auto& c : sweep_list_) c->check_time(now);
-    sweep_list_.clear();
+    std::vector<std::pair<std::shared_ptr<HttpConnection>, HttpConnection::Late>> late;
+    for (auto& [key, c] : connections_) {
+      if (auto why = c->late(now); why != HttpConnection::Late::kNo) late.emplace_back(c, why);
+    }
+    for (auto& [c, why] : late) c->end_late(why);
   }
 
   Loop& loop_;
@@ -186,7 +187,6 @@ class HttpServerImpl final : public HttpServer, public ConnectionOwner {
   std::vector<std::unique_ptr<Unix::acceptor>> unix_;
   std::vector<std::string> urls_, unix_paths_;
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections_;
-  std::vector<std::shared_ptr<HttpConnection>> sweep_list_;
   bool keeps_alive_ = true;
   int64_t body_bytes_ = 0;  // of all connections
 };

@@ -11,6 +11,11 @@ namespace {
 constexpr double kMinute = 60;
 constexpr double kBusyShare = 0.5;  // of the limits; above it keys are held to their share
 constexpr double kNewest = 0.1;     // weight of the newest observation in the moving averages
+// A wait above its prediction raises the error by one step, one below it lowers it by a small part of a step: it
+// settles where 1 of 50 waits is above.
+constexpr double kErrorStep = 0.02, kShareAbove = 0.02;
+constexpr double kLeastError = 0.5, kMostError = 10;
+constexpr double kLeastJudged = 0.05;  // of the longest wait: shorter predictions say nothing of a queue
 
 int retry_after(double seconds) {
   return std::clamp(static_cast<int>(std::ceil(seconds)), 1, 3600);
@@ -28,6 +33,10 @@ double Admission::expected_output(const Work& work) const {
 }
 
 double Admission::predicted_wait_s(double prompt_tokens) const {
+  return error_ * plain_wait_s(prompt_tokens);
+}
+
+double Admission::plain_wait_s(double prompt_tokens) const {
   if (rate_ <= 0) return 0;
   double wait = (waiting_prompt_ + prompt_tokens) / rate_;
   double excess = num_requests() + 1 - limits_.max_running;
@@ -96,7 +105,11 @@ ApiResult<uint64_t> Admission::admit(const Principal& who, const Work& work, dou
   DI_TRY_VOID(check_room(who, tenant, work));
   DI_TRY_VOID(check_rates(who, tenant, work, now_s));
   uint64_t id = next_ticket_++;
-  Ticket ticket{.tenant = who.name, .prompt = work.prompt_tokens, .output = expected_output(work)};
+  Ticket ticket{.tenant = who.name,
+                .prompt = work.prompt_tokens,
+                .output = expected_output(work),
+                .begin_s = now_s,
+                .plain_wait_s = plain_wait_s(work.prompt_tokens)};
   waiting_prompt_ += ticket.prompt;
   output_ += ticket.output;
   tenant.work += ticket.prompt + ticket.output;
@@ -105,7 +118,14 @@ ApiResult<uint64_t> Admission::admit(const Principal& who, const Work& work, dou
   return id;
 }
 
-void Admission::start(uint64_t id) {
+void Admission::learn_error(double plain_wait_s, double wait_s) {
+  if (plain_wait_s < kLeastJudged * limits_.max_wait_s) return;
+  bool is_above = wait_s > error_ * plain_wait_s;
+  error_ *= std::exp(is_above ? kErrorStep * (1 - kShareAbove) : -kErrorStep * kShareAbove);
+  error_ = std::clamp(error_, kLeastError, kMostError);
+}
+
+void Admission::start(uint64_t id, double now_s) {
   auto it = tickets_.find(id);
   if (it == tickets_.end() || !it->second.is_waiting) return;
   Ticket& t = it->second;
@@ -113,6 +133,7 @@ void Admission::start(uint64_t id) {
   tenants_[t.tenant].work -= t.prompt;
   t.prompt = 0;
   t.is_waiting = false;
+  learn_error(t.plain_wait_s, now_s - t.begin_s);
 }
 
 void Admission::produce(uint64_t id, int64_t tokens) {

@@ -1,9 +1,11 @@
 // Who may enter, counted in time: requests are refused early, with the time after which to try again, rather than left
 // to wait beyond what anybody wants.
 //
-//   predicted wait = (prompt tokens that wait + own prompt) / rate
-//                    + the time until a place frees, if more requests are in than can run
+//   predicted wait = error x ((prompt tokens that wait + own prompt) / rate
+//                             + the time until a place frees, if more requests are in than can run)
 //   rate           = rows a second while the engine works, a moving average of what it did
+//   error          = what the waits of all but a few requests stayed below, as a multiple of their prediction: running
+//                    answers take their share of each step, and how large it is shows only afterwards
 //
 //   503   the wait exceeds the limit or the request's deadline, or the bound on requests is reached
 //   429   a key over its requests or tokens a minute; or over its share of a system that is more than half full
@@ -41,7 +43,7 @@ class Admission {
   // Takes the work in and returns its ticket, or says why not. `now_s` never goes back.
   ApiResult<uint64_t> admit(const Principal& who, const Work& work, double now_s);
   // The first token of a ticket's answer came: its prompt no longer waits.
-  void start(uint64_t ticket);
+  void start(uint64_t ticket, double now_s);
   void produce(uint64_t ticket, int64_t tokens);
   void release(uint64_t ticket);
 
@@ -65,12 +67,15 @@ class Admission {
   };
   struct Ticket {
     std::string tenant;
-    double prompt = 0, output = 0;  // still to do
+    double prompt = 0, output = 0;         // still to do
+    double begin_s = 0, plain_wait_s = 0;  // admitted when, with which prediction before its error
     bool is_waiting = true;
   };
   ApiResult<> check_rates(const Principal& who, Tenant& tenant, const Work& work, double now_s);
   ApiResult<> check_room(const Principal& who, const Tenant& tenant, const Work& work) const;
   double expected_output(const Work& work) const;
+  double plain_wait_s(double prompt_tokens) const;
+  void learn_error(double plain_wait_s, double wait_s);
 
   AdmissionLimits limits_;
   std::map<std::string, Tenant> tenants_;
@@ -78,6 +83,7 @@ class Admission {
   uint64_t next_ticket_ = 1;
   double waiting_prompt_ = 0, output_ = 0;  // tokens of all tickets
   double rate_ = 0;                         // rows a second; 0: not known yet
+  double error_ = 1;                        // of predicted waits
   double usual_output_ = 256;               // moving average of finished answers' lengths
   std::map<uint64_t, int64_t> produced_;
 };

@@ -52,13 +52,32 @@ TEST(Admission, WorkGoesAwayAsItIsDone) {
   auto t = a.admit(key("a"), {.prompt_tokens = 500, .output_tokens = 100}, 0);
   ASSERT_TRUE(t);
   EXPECT_NEAR(a.queued_work_s(), 6.0, 0.01);
-  a.start(*t);
+  a.start(*t, 5);
   EXPECT_NEAR(a.predicted_wait_s(0), 0.0, 0.01);
   a.produce(*t, 40);
   EXPECT_NEAR(a.queued_work_s(), 0.6, 0.01);
   a.release(*t);
   EXPECT_EQ(a.queued_work_s(), 0.0);
   EXPECT_EQ(a.num_requests(), 0);
+}
+
+TEST(Admission, PredictionsAreCorrectedByHowLongWaitsTurnOut) {
+  Admission a({.max_wait_s = 10});
+  a.observe(1000, 1.0);
+  double now = 0;
+  int num_above = 0;
+  constexpr int kCount = 1000;
+  for (int i = 0; i < kCount; ++i) {
+    double predicted = a.predicted_wait_s(1000);
+    double wait = 1.5 + 0.5 * ((i * 7) % 10) / 10;  // 1 s is the plain prediction
+    auto t = a.admit(key("a"), {.prompt_tokens = 1000, .output_tokens = 1}, now);
+    ASSERT_TRUE(t);
+    a.start(*t, now += wait);
+    a.release(*t);
+    if (i >= kCount / 2) num_above += wait > predicted;
+  }
+  EXPECT_LE(num_above, kCount / 2 / 20);
+  EXPECT_NEAR(a.predicted_wait_s(1000), 1.95, 0.1);
 }
 
 TEST(Admission, RequestsAMinuteRefillWithTime) {

@@ -30,9 +30,11 @@ ApiResult<> refuse_images(const text::ChatRequest& chat) {
 
 }  // namespace
 
-ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat, GenerationFields& fields,
+ApiResult<> plan_chat_request(const Reading& from, text::ChatRequest& chat, GenerationFields& fields,
                               const ChatLimits& limits, GenerationPlan& plan) {
+  const Model& model = from.model;
   DI_TRY_VOID(refuse_images(chat));
+  if (from.written != nullptr) from.written->recall(from.tenant, chat);
   text::ChatPrompt prompt = text::render_chat(chat, model.chat);
   auto ids = text::encode_prompt(*model.tokenizer, prompt);
   if (!ids) return tl::unexpected(to_api_error(ids.error()));
@@ -45,6 +47,7 @@ ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat,
   DI_TRY_VOID(check_sampling(model, sampling));
 
   plan.is_chat = true;
+  plan.form_field = chat.tools.empty() ? limits.format_field : "tools";
   plan.format = std::move(prompt.output);
   plan.format.stops = std::move(fields.stop);
   plan.wants_token_ids = fields.returns_token_ids;

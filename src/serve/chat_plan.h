@@ -6,17 +6,26 @@
 
 #include "serve/generation.h"
 #include "serve/generation_fields.h"
+#include "serve/reading.h"
 #include "text/chat_request.h"
 
 namespace deepinfer::serve {
 
 struct ChatLimits {
   std::optional<int64_t> max_tokens;
-  std::string_view field = "max_tokens";  // for messages
+  // Names of the API, for messages.
+  std::string_view field = "max_tokens";
+  std::string_view format_field = "response_format";
 };
 
+// What chat APIs call alike and text::parse_chat_request reads.
+template <typename T>
+FieldTable<T> chat_fields() {
+  return {ignored<T>("tools"), ignored<T>("tool_choice")};
+}
+
 // Fills in the plan's requests and output format. `fields.sampling` is used up.
-ApiResult<> plan_chat_request(const Model& model, const text::ChatRequest& chat, GenerationFields& fields,
+ApiResult<> plan_chat_request(const Reading& from, text::ChatRequest& chat, GenerationFields& fields,
                               const ChatLimits& limits, GenerationPlan& plan);
 
 // Tokens of a chat's answer when nothing is said (encoding.md 6).

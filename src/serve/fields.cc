@@ -32,6 +32,12 @@ std::string describe(JsonValue v) {
   return "";
 }
 
+ApiResult<text::JsonTree> parse_body(std::string body) {
+  auto tree = text::JsonTree::parse(std::move(body));
+  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
+  return std::move(*tree);
+}
+
 tl::unexpected<ApiError> wrong_value(std::string_view name, JsonValue v, std::string_view allowed) {
   return bad_field(name, fmt::format("{} is {}; allowed: {}", name, describe(v), allowed));
 }

@@ -13,6 +13,7 @@
 
 #include <charconv>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -122,6 +123,16 @@ Field<T> refused(std::string_view name, std::string_view reason) {
                                            .code = "unsupported"});
           }};
 }
+
+// One table of several.
+template <typename T>
+FieldTable<T> joined(std::initializer_list<FieldTable<T>> tables) {
+  FieldTable<T> all;
+  for (const FieldTable<T>& t : tables) all.insert(all.end(), t.begin(), t.end());
+  return all;
+}
+
+ApiResult<text::JsonTree> parse_body(std::string body);
 
 // Reads the members of `body` into `out`; names that no line knows are appended to `unknown`.
 template <typename T>

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "serve/ids.h"
+
 namespace deepinfer::serve {
 namespace {
 
@@ -28,10 +30,26 @@ void append_text(std::vector<OutputDelta>& deltas, std::string_view text) {
   deltas.back().text += text;
 }
 
+// Why the engine ended a request, in the words of the API. `form_field` stands for what the engine calls
+// so_args.schema.
+ApiError failure_of(const TokenEvent& event, const std::string& form_field) {
+  if (event.finish_reason == FinishReason::kDeadline)
+    return {.status = 504, .message = event.error, .code = "deadline_exceeded"};
+  std::string message = event.error.empty() ? "the request was cancelled" : event.error;
+  if (!event.is_user_error) return {.status = 500, .message = std::move(message)};
+  constexpr std::string_view kForm = "so_args.schema";
+  if (message.starts_with(kForm)) message.replace(0, kForm.size(), form_field);
+  return invalid_request(std::move(message));
+}
+
 }  // namespace
 
 struct Generations::Choice {
   explicit Choice(int i) : index(i) {}
+  void name_calls() {
+    while (static_cast<int>(call_ids.size()) < parser->num_calls())
+      call_ids.push_back(new_call_id(static_cast<int>(call_ids.size())));
+  }
 
   int index = 0;
   int prompt = 0;
@@ -42,6 +60,8 @@ struct Generations::Choice {
   std::vector<int32_t> token_ids;
   std::vector<std::optional<float>> prompt_logprobs;
 
+  std::vector<std::string> call_ids;
+  std::vector<int32_t> written;  // all tokens, of answers that may hold calls
   int64_t num_tokens = 0, reasoning_tokens = 0;
   bool is_cut = false;  // the parser saw the end before the engine did
   bool is_ended = false;
@@ -78,8 +98,8 @@ struct Generations::Inbox {
   bool is_closed = false;
 };
 
-Generations::Generations(net::Loop& loop, Admission& admission, Metrics& metrics)
-    : loop_(loop), admission_(admission), metrics_(metrics), inbox_(std::make_shared<Inbox>()) {}
+Generations::Generations(net::Loop& loop, Admission& admission, Metrics& metrics, WrittenAnswers& written)
+    : loop_(loop), admission_(admission), metrics_(metrics), written_(written), inbox_(std::make_shared<Inbox>()) {}
 
 Generations::~Generations() {
   std::lock_guard lock(inbox_->mutex);
@@ -196,13 +216,7 @@ void Generations::on_event(Run& run, int prompt, TokenEvent& event) {
   if (c.is_ended) return;
   if (event.finish_reason == FinishReason::kError || event.finish_reason == FinishReason::kDeadline ||
       (event.finish_reason == FinishReason::kCancelled && !c.is_cut)) {
-    bool is_late = event.finish_reason == FinishReason::kDeadline;
-    ApiError e{.status = is_late               ? 504
-                         : event.is_user_error ? 400
-                                               : 500,
-               .message = event.error.empty() ? "the request was cancelled" : event.error,
-               .code = is_late ? "deadline_exceeded" : ""};
-    return fail(run.id, e);
+    return fail(run.id, failure_of(event, run.plan.form_field));
   }
   if (!event.prompt_logprobs.empty()) c.prompt_logprobs = std::move(event.prompt_logprobs);
   if (!c.is_cut) on_token(run, c, event);
@@ -218,7 +232,7 @@ void Generations::on_token(Run& run, Choice& c, const TokenEvent& event) {
     auto now = Clock::now();
     if (!run.first_token) {
       run.first_token = now;
-      admission_.start(run.ticket);
+      admission_.start(run.ticket, now_s());
       metrics_.first_token(seconds_between(run.begin, now));
     }
     if (c.last_token) metrics_.between_tokens(seconds_between(*c.last_token, now));
@@ -228,9 +242,12 @@ void Generations::on_token(Run& run, Choice& c, const TokenEvent& event) {
     if (c.parser && c.parser->is_reasoning()) ++c.reasoning_tokens;
     if (event.logprob) c.logprobs.push_back({event.token, *event.logprob, event.top_logprobs});
     if (run.plan.wants_token_ids) c.token_ids.push_back(event.token);
+    bool is_end_mark = event.token == run.model->engine->eos_token_id();
+    if (run.plan.format.parses_tool_calls && !is_end_mark) c.written.push_back(event.token);
   }
   if (c.parser) {
     c.parser->push(event.text, c.deltas);
+    c.name_calls();
   } else {
     append_text(c.deltas, event.text);
   }
@@ -246,6 +263,10 @@ void Generations::end_choice(Run& run, Choice& c, const TokenEvent& event) {
   std::string_view reason = event.finish_reason == FinishReason::kLength && !has_stopped ? "length" : "stop";
   if (c.parser) {
     c.parser->finish(c.deltas);
+    c.name_calls();
+    if (!c.call_ids.empty()) {
+      written_.keep(run.call->principal.name, c.call_ids[0], *run.model->tokenizer, run.plan.format, c.written);
+    }
     reason = c.parser->finish_reason(reason);
     if (auto found = c.parser->stop_index()) c.stop = run.plan.format.stops[static_cast<std::size_t>(*found)];
   }
@@ -260,6 +281,7 @@ void Generations::flush(Run& run) {
     if (has_news) {
       Piece piece{.choice = c.index,
                   .deltas = c.deltas,
+                  .call_ids = c.call_ids,
                   .logprobs = c.logprobs,
                   .token_ids = c.token_ids,
                   .prompt_logprobs = c.prompt_logprobs};
@@ -315,10 +337,10 @@ void Generations::fail(uint64_t run_id, const ApiError& why) {
   auto it = runs_.find(run_id);
   if (it == runs_.end()) return;
   auto run = it->second;
-  remove(*run);
-  for (uint64_t id : run->engine_ids) run->model->engine->cancel(id);
   run->call->error = why.message;
   run->call->finish = "error";
+  remove(*run);
+  for (uint64_t id : run->engine_ids) run->model->engine->cancel(id);
   metrics_.finished("error");
   if (run->has_begun) {
     run->plan.responder->fail(run->call, why);
@@ -331,15 +353,24 @@ void Generations::on_closed(uint64_t run_id, net::CloseReason reason) {
   auto it = runs_.find(run_id);
   if (it == runs_.end()) return;  // the usual end
   auto run = it->second;
-  remove(*run);
-  for (uint64_t id : run->engine_ids) run->model->engine->cancel(id);
   bool is_slow = reason == net::CloseReason::kSlowReader;
   run->call->finish = is_slow ? "slow_reader" : "disconnected";
+  remove(*run);
+  for (uint64_t id : run->engine_ids) run->model->engine->cancel(id);
   metrics_.cancelled(is_slow ? "slow_reader" : run->first_token ? "disconnected_running" : "disconnected_waiting");
 }
 
 void Generations::remove(Run& run) {
   run.is_over = true;
+  RequestSpan span{.id = run.call->request_id,
+                   .begin = run.begin,
+                   .end = Clock::now(),
+                   .first_token = run.first_token,
+                   .prompt_tokens = run.call->prompt_tokens,
+                   .cached_tokens = run.call->cached_tokens,
+                   .finish = run.call->finish};
+  for (const Choice& c : run.choices) span.completion_tokens += c.num_tokens;
+  spans_.add(std::move(span));
   admission_.release(run.ticket);
   for (const std::string& id : {run.plan.id, run.call->request_id}) {
     auto it = by_id_.find(id);

@@ -22,7 +22,9 @@
 #include "serve/fields.h"
 #include "serve/metrics.h"
 #include "serve/model.h"
+#include "serve/request_spans.h"
 #include "serve/responder.h"
+#include "serve/written.h"
 
 namespace deepinfer::serve {
 
@@ -31,6 +33,7 @@ struct GenerationPlan {
   std::vector<Request> requests;  // one a prompt; choice i of prompt p is number p * n + i
   bool is_chat = false;           // the output is parsed: reasoning, content, calls
   text::OutputFormat format;
+  std::string form_field;  // of the request: what asked for the form of the answer
   bool wants_token_ids = false;
   std::string id;  // of the answer
   std::vector<std::string> unknown_fields;
@@ -39,7 +42,7 @@ struct GenerationPlan {
 
 class Generations {
  public:
-  Generations(net::Loop& loop, Admission& admission, Metrics& metrics);
+  Generations(net::Loop& loop, Admission& admission, Metrics& metrics, WrittenAnswers& written);
   ~Generations();
 
   // Answers the call in any case.
@@ -51,6 +54,7 @@ class Generations {
   void tick();
 
   int num_active() const { return static_cast<int>(runs_.size()); }
+  const RequestSpans& spans() const { return spans_; }
 
  private:
   struct Run;
@@ -73,10 +77,12 @@ class Generations {
   net::Loop& loop_;
   Admission& admission_;
   Metrics& metrics_;
+  WrittenAnswers& written_;
   std::shared_ptr<Inbox> inbox_;                   // shared with the engine's sinks, which may outlive this
   std::map<uint64_t, std::shared_ptr<Run>> runs_;  // shared with whoever works on one while it ends
   std::map<std::string, uint64_t, std::less<>> by_id_;
   uint64_t next_run_ = 1;
+  RequestSpans spans_;
 };
 
 }  // namespace deepinfer::serve

@@ -20,9 +20,16 @@ struct GenerationFields {
   bool returns_token_ids = false, returns_timings = false;
 };
 
-// Appends the lines for sampling, stopping, streaming and serving; T derives from GenerationFields.
+// Tables for what APIs have in common; T derives from GenerationFields.
+//   serving_fields    every API: the model, streaming, and what the service adds to all of them
+//   sampling_fields   the APIs of OpenAI
+//   choice_fields     chat and text completions
 template <typename T>
-void add_generation_fields(FieldTable<T>& table);
+FieldTable<T> serving_fields();
+template <typename T>
+FieldTable<T> sampling_fields();
+template <typename T>
+FieldTable<T> choice_fields();
 
 ApiResult<> read_logit_bias(JsonValue v, GenerationFields& out);
 ApiResult<> read_stream_options(JsonValue v, GenerationFields& out);
@@ -54,23 +61,18 @@ Field<T> sampling_integer(std::string_view name, M SamplingParams::* member, L l
   return {std::string(name), [read = inner.read](JsonValue v, T& out) { return read(v, out.sampling); }};
 }
 
+// Reads into the base of T.
 template <typename T>
-void add_generation_fields(FieldTable<T>& table) {
-  constexpr std::size_t kMaxStops = 16, kMaxStopBytes = 1024;
-  auto in_base = [](ApiResult<> (*read)(JsonValue, GenerationFields&)) {
-    return [read](JsonValue v, T& out) { return read(v, out); };
-  };
-  std::vector<Field<T>> fields = {
+auto in_base(ApiResult<> (*read)(JsonValue, GenerationFields&)) {
+  return [read](JsonValue v, T& out) { return read(v, out); };
+}
+
+template <typename T>
+FieldTable<T> serving_fields() {
+  return {
       string_of<T>("model", &GenerationFields::model, 256),
-      sampling_number<T>("temperature", &SamplingParams::temperature, 0, 100),
-      sampling_number<T>("top_p", &SamplingParams::top_p, 0, 1),
-      sampling_integer<T>("top_k", &SamplingParams::top_k, -1, 1 << 30),
-      sampling_number<T>("min_p", &SamplingParams::min_p, 0, 1),
-      sampling_number<T>("repetition_penalty", &SamplingParams::repetition_penalty, 0.01, 100),
-      sampling_number<T>("presence_penalty", &SamplingParams::presence_penalty, -2, 2),
-      sampling_number<T>("frequency_penalty", &SamplingParams::frequency_penalty, -2, 2),
+      boolean_of<T>("stream", &GenerationFields::is_stream),
       sampling_integer<T>("seed", &SamplingParams::seed, uint64_t{0}, ~uint64_t{0}),
-      sampling_integer<T>("n", &SamplingParams::n, 1, 128),
       sampling_integer<T>("priority", &SamplingParams::priority, -1000, 1000),
       sampling_integer<T>("deadline_ms", &SamplingParams::deadline_ms, int64_t{1}, int64_t{86'400'000}),
       sampling_integer<T>("cache_keep", &SamplingParams::cache_keep_s, int64_t{0}, int64_t{86'400}),
@@ -82,42 +84,62 @@ void add_generation_fields(FieldTable<T>& table) {
                   out.sampling.cache_salt = std::string(v.text());
                   return {};
                 }),
-      custom<T>("cache_mode", in_base(read_cache_mode)),
+      custom<T>("cache_mode", in_base<T>(read_cache_mode)),
+      custom<T>("golden_token_ids",
+                [](JsonValue v, T& out) -> ApiResult<> {
+                  DI_TRY(out.sampling.golden_token_ids, read_token_ids("golden_token_ids", v, 1 << 20, -1));
+                  return {};
+                }),
+      ignored<T>("session_id"),
+      ignored<T>("metadata"),
+      ignored<T>("service_tier"),
+  };
+}
+
+template <typename T>
+FieldTable<T> sampling_fields() {
+  return {
+      sampling_number<T>("temperature", &SamplingParams::temperature, 0, 100),
+      sampling_number<T>("top_p", &SamplingParams::top_p, 0, 1),
+      sampling_integer<T>("top_k", &SamplingParams::top_k, -1, 1 << 30),
+      sampling_number<T>("min_p", &SamplingParams::min_p, 0, 1),
+      sampling_number<T>("repetition_penalty", &SamplingParams::repetition_penalty, 0.01, 100),
+      sampling_number<T>("presence_penalty", &SamplingParams::presence_penalty, -2, 2),
+      sampling_number<T>("frequency_penalty", &SamplingParams::frequency_penalty, -2, 2),
+      custom<T>("stop_token_ids",
+                [](JsonValue v, T& out) -> ApiResult<> {
+                  DI_TRY(out.sampling.stop_token_ids, read_token_ids("stop_token_ids", v, 64));
+                  return {};
+                }),
       custom<T>("ignore_eos",
                 [](JsonValue v, T& out) -> ApiResult<> {
                   if (!v.is_bool()) return wrong_value("ignore_eos", v, "true or false");
                   out.sampling.ignore_eos = v.is_true();
                   return {};
                 }),
-      custom<T>("stop",
-                [](JsonValue v, T& out) -> ApiResult<> {
-                  DI_TRY(out.stop, read_strings("stop", v, kMaxStops, kMaxStopBytes));
-                  return {};
-                }),
-      custom<T>("stop_token_ids",
-                [](JsonValue v, T& out) -> ApiResult<> {
-                  DI_TRY(out.sampling.stop_token_ids, read_token_ids("stop_token_ids", v, 64));
-                  return {};
-                }),
-      custom<T>("golden_token_ids",
-                [](JsonValue v, T& out) -> ApiResult<> {
-                  DI_TRY(out.sampling.golden_token_ids, read_token_ids("golden_token_ids", v, 1 << 20, -1));
-                  return {};
-                }),
-      custom<T>("logit_bias", in_base(read_logit_bias)),
-      boolean_of<T>("stream", &GenerationFields::is_stream),
-      custom<T>("stream_options", in_base(read_stream_options)),
-      boolean_of<T>("return_token_ids", &GenerationFields::returns_token_ids),
-      boolean_of<T>("timings", &GenerationFields::returns_timings),
+      custom<T>("logit_bias", in_base<T>(read_logit_bias)),
       ignored<T>("user"),
-      ignored<T>("session_id"),
-      ignored<T>("metadata"),
       ignored<T>("safety_identifier"),
       ignored<T>("prompt_cache_key"),
       ignored<T>("prompt_cache_options"),
       ignored<T>("prompt_cache_retention"),
   };
-  table.insert(table.end(), std::make_move_iterator(fields.begin()), std::make_move_iterator(fields.end()));
+}
+
+template <typename T>
+FieldTable<T> choice_fields() {
+  constexpr std::size_t kMaxStops = 16, kMaxStopBytes = 1024;
+  return {
+      sampling_integer<T>("n", &SamplingParams::n, 1, 128),
+      custom<T>("stop",
+                [](JsonValue v, T& out) -> ApiResult<> {
+                  DI_TRY(out.stop, read_strings("stop", v, kMaxStops, kMaxStopBytes));
+                  return {};
+                }),
+      custom<T>("stream_options", in_base<T>(read_stream_options)),
+      boolean_of<T>("return_token_ids", &GenerationFields::returns_token_ids),
+      boolean_of<T>("timings", &GenerationFields::returns_timings),
+  };
 }
 
 }  // namespace deepinfer::serve

@@ -18,6 +18,8 @@ void reply_state(const Service& service, Call& call) {
   call.reply_json(w.take(), service.is_ready() ? 200 : 503);
 }
 
+}  // namespace
+
 void reply_load(const Service& service, Call& call) {
   EngineStats stats;
   if (service.model() != nullptr) stats = service.model()->engine->stats();
@@ -41,6 +43,8 @@ void reply_metrics(Service& service, Call& call) {
   call.reply(
       {.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, .body = service.metrics.text(now)});
 }
+
+namespace {
 
 void reply_version(Call& call) {
   JsonWriter w;

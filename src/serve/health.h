@@ -2,8 +2,12 @@
 #pragma once
 
 namespace deepinfer::serve {
+struct Call;
 class Service;
 
 void add_health(Service& service);
+
+void reply_load(const Service& service, Call& call);
+void reply_metrics(Service& service, Call& call);
 
 }  // namespace deepinfer::serve

@@ -11,6 +11,7 @@ namespace deepinfer::serve {
 
 struct ServeOptions {
   std::vector<net::ListenAddress> addresses;
+  std::vector<net::ListenAddress> admin_addresses;  // none: there is no admin port
   net::TlsFiles tls;
   net::HttpLimits http;
   int num_workers = 2;  // threads that read and tokenise large requests

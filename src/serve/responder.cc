@@ -1,15 +1,11 @@
 #include "serve/responder.h"
 
-#include "serve/ids.h"
-
 namespace deepinfer::serve {
 
 void CollectingResponder::piece(const Piece& piece) {
   Choice& c = choices_[piece.choice];
-  for (const text::OutputDelta& d : piece.deltas) {
-    if (d.kind == text::OutputDelta::Kind::kCall) c.call_ids.push_back(new_call_id(d.call_index));
-    c.output.add(d);
-  }
+  for (const text::OutputDelta& d : piece.deltas) c.output.add(d);
+  c.call_ids.assign(piece.call_ids.begin(), piece.call_ids.end());
   c.logprobs.insert(c.logprobs.end(), piece.logprobs.begin(), piece.logprobs.end());
   c.token_ids.insert(c.token_ids.end(), piece.token_ids.begin(), piece.token_ids.end());
   if (!piece.prompt_logprobs.empty())

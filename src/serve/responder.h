@@ -28,6 +28,7 @@ struct TokenLogprob {
 struct Piece {
   int choice = 0;
   std::span<const text::OutputDelta> deltas;
+  std::span<const std::string> call_ids;                  // of all calls of the choice so far, by their index
   std::span<const TokenLogprob> logprobs;                 // only if asked for
   std::span<const int32_t> token_ids;                     // only if asked for
   std::span<const std::optional<float>> prompt_logprobs;  // once, if asked for

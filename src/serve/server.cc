@@ -37,6 +37,7 @@ class ServerImpl final : public Server {
     service_.generations.cancel_all({.status = 503, .message = "the service has ended"});
     service_.set_server(nullptr);
     http_.reset();
+    admin_http_.reset();
   }
 
   Result<void> bind() {
@@ -48,12 +49,20 @@ class ServerImpl final : public Server {
         .limits = service_.options.http,
         .handler = [this](auto exchange) { service_.dispatch(std::move(exchange)); },
         .refuse = [this](int status, const std::string& m) { return service_.refuse(status, m); }};
-    DI_TRY(http_, net::HttpServer::create(loop_, std::move(http)));
+    DI_TRY(http_, net::HttpServer::create(loop_, http));
     service_.set_server(http_.get());
+    service_.control = {.drain = [this] { begin_drain(); }, .reload = [this] { return reload(); }};
+    if (service_.options.admin_addresses.empty()) return {};
+    http.addresses = service_.options.admin_addresses;
+    http.handler = [this](auto exchange) { service_.dispatch_admin(std::move(exchange)); };
+    DI_TRY(admin_http_, net::HttpServer::create(loop_, std::move(http)));
     return {};
   }
 
   std::vector<std::string> urls() const override { return http_->urls(); }
+  std::vector<std::string> admin_urls() const override {
+    return admin_http_ ? admin_http_->urls() : std::vector<std::string>();
+  }
 
   Result<void> run(std::function<Result<LoadedModel>()> load) override {
     std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may go away
@@ -99,7 +108,10 @@ class ServerImpl final : public Server {
   }
 
   void on_signal(int number) {
-    if (number == SIGHUP) return reload();
+    if (number == SIGHUP) {
+      if (auto done = reload(); !done) spdlog::error("keys and certificate are as before: {}", done.error().message);
+      return;
+    }
     if (service_.is_draining()) std::_Exit(kSignalExit + number);
     begin_drain();
   }
@@ -111,17 +123,18 @@ class ServerImpl final : public Server {
     service_.drain(service_.options.drain_time, [this] { loop_.stop(); });
   }
 
-  void reload() {
+  // What cannot be read leaves the old one in force; the other is read in any case.
+  Result<void> reload() {
     auto keys = service_.load_keys();
-    auto tls = http_->reload_tls();
-    if (!keys) spdlog::error("keys are as before: {}", keys.error().message);
-    if (!tls) spdlog::error("the certificate is as before: {}", tls.error().message);
-    if (keys && tls) spdlog::info("keys and certificate were read anew");
+    DI_TRY_VOID(http_->reload_tls());
+    if (admin_http_) DI_TRY_VOID(admin_http_->reload_tls());
+    if (keys) spdlog::info("keys and certificate were read anew");
+    return keys;
   }
 
   net::Loop loop_;
   Service service_;
-  std::unique_ptr<net::HttpServer> http_;
+  std::unique_ptr<net::HttpServer> http_, admin_http_;
   std::thread loader_;
   std::optional<LoadedModel> loaded_;  // destroyed before the service, which its events go to
   std::optional<Error> failure_;

@@ -33,6 +33,7 @@ class Server {
   virtual ~Server() = default;
 
   virtual std::vector<std::string> urls() const = 0;
+  virtual std::vector<std::string> admin_urls() const = 0;
   // Serves until a signal ends it. `load` runs on a thread of its own; its failure is returned.
   virtual Result<void> run(std::function<Result<LoadedModel>()> load) = 0;
   // As the first signal does. From any thread.

@@ -40,8 +40,11 @@ Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog
       options(the_options),
       admission({.max_wait_s = the_options.max_wait_s, .max_requests = the_options.max_requests}),
       metrics(kVersion),
-      generations(the_loop, admission, metrics),
+      written(the_options.stored_time, the_options.stored_bytes),
       responses(the_options.stored_time, the_options.stored_bytes),
+      files(the_options.stored_time, the_options.stored_bytes),
+      generations(the_loop, admission, metrics, written),
+      batches(*this),
       idempotency_(the_options.stored_time, the_options.stored_bytes),
       log_(std::move(log)) {
   loop.every(kObservePeriod, [this] { observe_engine(); });
@@ -65,7 +68,7 @@ net::HttpResponse Service::refuse(int status, const std::string& message) {
   return error_response(ApiStyle::kOpenAi, error, new_id("req-"));
 }
 
-void Service::dispatch(std::shared_ptr<net::Exchange> exchange) {
+CallPtr Service::open_call(std::shared_ptr<net::Exchange> exchange) {
   const net::HttpRequest& request = exchange->request;
   // Shared by the exchange's callback and the endpoint.
   auto call = std::make_shared<Call>();
@@ -77,15 +80,30 @@ void Service::dispatch(std::shared_ptr<net::Exchange> exchange) {
   call->route = "unknown";
   ++num_calls_;
   exchange->on_close = [this, call](net::CloseReason reason) { end_call(*call, reason); };
+  return call;
+}
 
+void Service::dispatch_to(const Router& to, std::shared_ptr<net::Exchange> exchange) {
+  CallPtr call = open_call(std::move(exchange));
+  const net::HttpRequest& request = call->request();
   if (add_cors_headers(*call) && request.method == "OPTIONS") return call->reply({.status = 204});
-  auto route = router.find(request.method, request.path, call->path_id);
+  auto route = to.find(request.method, request.path, call->path_id);
   if (!route) return call->reply_error(route.error());
   call->route = (*route)->pattern;
   call->style = (*route)->style;
   auto principal = authenticate(request, (*route)->access);
   if (!principal) return call->reply_error(principal.error());
   call->principal = std::move(*principal);
+  (*route)->handler(call);
+}
+
+void Service::dispatch_as(const Principal& who, std::shared_ptr<net::Exchange> exchange) {
+  CallPtr call = open_call(std::move(exchange));
+  auto route = router.find(call->request().method, call->request().path, call->path_id);
+  if (!route) return call->reply_error(route.error());
+  call->route = (*route)->pattern;
+  call->style = (*route)->style;
+  call->principal = who;
   (*route)->handler(call);
 }
 
@@ -163,7 +181,11 @@ void Service::generate(CallPtr call, Reader read) {
   auto body = std::make_shared<std::string>(std::move(call->exchange->request.body));
   std::size_t bytes = body->size();
   offload_or_run(
-      bytes, [plan, body, model, read = std::move(read)] { *plan = read(*model, std::move(*body)); },
+      bytes,
+      [this, plan, body, model, tenant = call->principal.name, read = std::move(read)] {
+        *plan =
+            read({.model = *model, .tenant = tenant, .written = &written, .responses = &responses}, std::move(*body));
+      },
       [this, call, plan, model] {
         if (!*plan) return call->reply_error(plan->error());
         if (model_for(*call) == nullptr) return;  // began to drain meanwhile

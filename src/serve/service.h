@@ -19,8 +19,10 @@
 #include "serve/keys.h"
 #include "serve/metrics.h"
 #include "serve/model.h"
-#include "serve/openai/response_store.h"
+#include "serve/openai/batches.h"
+#include "serve/openai/files.h"
 #include "serve/options.h"
+#include "serve/reading.h"
 #include "serve/router.h"
 
 namespace deepinfer::serve {
@@ -36,13 +38,17 @@ class Service {
   // Requests are refused; calls `done` when none is left. After `limit` those that remain end with an error.
   void drain(std::chrono::seconds limit, std::function<void()> done);
 
-  void dispatch(std::shared_ptr<net::Exchange> exchange);
+  // A request that came in over the service's own port, or over the admin port.
+  void dispatch(std::shared_ptr<net::Exchange> exchange) { dispatch_to(router, std::move(exchange)); }
+  void dispatch_admin(std::shared_ptr<net::Exchange> exchange) { dispatch_to(admin, std::move(exchange)); }
+  // A request that the service makes of itself for somebody.
+  void dispatch_as(const Principal& who, std::shared_ptr<net::Exchange> exchange);
   net::HttpResponse refuse(int status, const std::string& message);
 
   // Answers with 503 and returns nothing while the model is loading or the service drains.
   const Model* model_for(Call& call);
   // Reads the body with `read`, on a worker if it is large, and runs what it gives.
-  using Reader = std::function<ApiResult<GenerationPlan>(const Model&, std::string body)>;
+  using Reader = std::function<ApiResult<GenerationPlan>(const Reading&, std::string body)>;
   void generate(CallPtr call, Reader read);
   // The same for answers that need no generation: `work` gives the body of the answer.
   using Computation = std::function<ApiResult<std::string>(const Model&, std::string body)>;
@@ -56,14 +62,25 @@ class Service {
 
   net::Loop& loop;
   const ServeOptions options;
-  Router router;
+  Router router, admin;
+  // What only the process as a whole can do.
+  struct Control {
+    std::function<void()> drain;
+    std::function<Result<void>()> reload;  // keys and certificate
+  };
+  Control control;
   Admission admission;
   Metrics metrics;
-  Generations generations;
+  WrittenAnswers written;
   openai::ResponseStore responses;
+  openai::FileStore files;
+  Generations generations;
+  openai::Batches batches;
 
  private:
   void offload_or_run(std::size_t bytes, std::function<void()> work, std::function<void()> done);
+  CallPtr open_call(std::shared_ptr<net::Exchange> exchange);
+  void dispatch_to(const Router& to, std::shared_ptr<net::Exchange> exchange);
   bool add_cors_headers(Call& call);
   ApiResult<Principal> authenticate(const net::HttpRequest& request, Access access) const;
   void end_call(const Call& call, net::CloseReason reason);

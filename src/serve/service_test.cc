@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "serve/endpoints.h"
+#include "serve/json_writer.h"
 #include "serve/testing/fake_exchange.h"
 #include "serve/testing/null_engine.h"
 
@@ -261,6 +262,59 @@ TEST(Service, AResponseCanBeContinuedShownAndDeleted) {
   EXPECT_EQ(shown->body, first->body);
   EXPECT_EQ(deleted->status, 200);
   EXPECT_EQ(gone->status, 404);
+}
+
+// What a client makes of a call that it got: JSON written anew.
+std::string second_turn(const std::string& id, const std::string& arguments) {
+  JsonWriter w;
+  w.value(arguments);
+  return R"({"thinking": {"type": "disabled"}, "tools": [{"type": "function", "function": {"name": "f"}}], "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Well.", "tool_calls": [
+              {"id": ")" +
+         id + R"(", "type": "function", "function": {"name": "f", "arguments": )" + w.text() +
+         R"(}}]}, {"role": "tool", "tool_call_id": ")" + id + R"(", "content": "done"}]})";
+}
+
+TEST(Service, ACallSentBackIsReadAsTheModelWroteIt) {
+  // Spaces and numbers as no client would write them.
+  const std::string written =
+      "Well.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+      "string=\"false\">{\"b\":  [1,2.50],\"a\":null}</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  std::vector<std::vector<int32_t>> prompts;
+  NullEngine::Options o;
+  o.answer = [&](const Request& r) {
+    prompts.push_back(r.prompt);
+    return written;
+  };
+  Fixture f(o);
+  auto first = f.post("/v1/chat/completions",
+                      R"({"thinking": {"type": "disabled"}, "messages": [{"role": "user", "content": "Hi"}],
+                          "tools": [{"type": "function", "function": {"name": "f"}}]})");
+  ASSERT_EQ(first->status, 200) << first->body;
+  std::string id = first->body.substr(first->body.find("call_00_"), 28);
+  std::vector<int32_t> history = prompts[0];
+  tokenizer().encode(written, history);
+  auto begins_with_history = [&](const std::string& arguments) {
+    auto e = f.post("/v1/chat/completions", second_turn(id, arguments));
+    EXPECT_EQ(e->status, 200) << e->body;
+    const auto& prompt = prompts.back();
+    return prompt.size() > history.size() && std::equal(history.begin(), history.end(), prompt.begin());
+  };
+  EXPECT_TRUE(begins_with_history(R"({"x": {"a": null, "b": [1, 2.5]}})"));
+  EXPECT_FALSE(begins_with_history(R"({"x": {"a": null, "b": [1, 2.6]}})"));  // the client changed it: that counts
+  EXPECT_FALSE(begins_with_history(R"({"x": {"a": null, "b": [1, 2.5]}, "y": 1})"));
+}
+
+TEST(SameJson, LooksAtMeaning) {
+  EXPECT_TRUE(same_json(R"({"a": 1, "b": [true, "x\u0041"]})", R"({"b":[true,"xA"],"a":1})"));
+  EXPECT_TRUE(same_json("1.0", "1e0"));
+  EXPECT_FALSE(same_json("9007199254740993", "9007199254740992"));
+  EXPECT_FALSE(same_json("[1, 2]", "[2, 1]"));
+  EXPECT_FALSE(same_json(R"({"a": 1})", R"({"a": 1, "b": 1})"));
+  EXPECT_FALSE(same_json(R"({"a": 1})", R"({"b": 1})"));
+  EXPECT_FALSE(same_json("1", "\"1\""));
+  EXPECT_FALSE(same_json("{", "{"));
 }
 
 TEST(Store, ForgetsByTimeAndBySize) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "serve/api_error.h"
 
@@ -49,6 +50,18 @@ class Store {
     return erase(tenant + '\n' + std::string(id));
   }
 
+  // All of a tenant's, the newest first.
+  std::vector<T> list(const std::string& tenant, Clock::time_point now) {
+    std::lock_guard lock(mutex_);
+    drop_old(now);
+    std::vector<T> values;
+    for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
+      if (it->starts_with(tenant + '\n')) values.push_back(entries_.at(*it).value);
+    }
+    return values;
+  }
+
+  int64_t max_bytes() const { return max_bytes_; }
   int64_t bytes() const {
     std::lock_guard lock(mutex_);
     return bytes_;

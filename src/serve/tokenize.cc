@@ -61,12 +61,6 @@ const FieldTable<DetokenizeFields>& detokenize_fields() {
   return table;
 }
 
-ApiResult<text::JsonTree> parse_body(std::string body) {
-  auto tree = text::JsonTree::parse(std::move(body));
-  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
-  return std::move(*tree);
-}
-
 ApiResult<text::ChatPrompt> render_body(const Model& model, const text::JsonTree& tree) {
   auto chat = text::parse_chat_request(tree.root());
   if (!chat) return tl::unexpected(to_api_error(chat.error()));

@@ -185,6 +185,7 @@ class Renderer {
 
   void assistant(std::size_t index) {
     const Message& m = request_.messages[index];
+    if (m.written) return written(*m.written);
     if (index > 0 && !request_.messages[index - 1].task.empty()) {
       header(request_.messages[index - 1].task);
     } else {
@@ -194,6 +195,16 @@ class Renderer {
     parts(m);
     calls(m);
     if (!m.is_prefix) special(kEos);
+  }
+
+  void written(const WrittenText& w) {
+    special(kAssistant);
+    special(request_.is_thinking ? kThink : kEndThink);
+    if (w.opens_calls) markup(kOpenCalls);
+    auto begin = static_cast<int64_t>(prompt_.text.size());
+    plain(w.text);
+    prompt_.written.push_back({{begin, static_cast<int64_t>(prompt_.text.size())}, w.ids});
+    special(kEos);
   }
 
   void opening(std::size_t index) {
@@ -322,7 +333,21 @@ Result<std::vector<int32_t>> encode_completion(const Tokenizer& tokenizer, std::
 
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
   std::vector<int32_t> ids;
-  DI_TRY_VOID(tokenizer.encode_marked(prompt.text, prompt.special, ids));
+  int64_t begin = 0;
+  auto next = prompt.special.begin();
+  auto encode_to = [&](int64_t end) -> Result<void> {
+    std::vector<ByteRange> marked;
+    for (; next != prompt.special.end() && next->begin < end; ++next)
+      marked.push_back({next->begin - begin, next->end - begin});
+    std::string_view text = std::string_view(prompt.text).substr(static_cast<std::size_t>(begin));
+    return tokenizer.encode_marked(text.substr(0, static_cast<std::size_t>(end - begin)), marked, ids);
+  };
+  for (const WrittenRange& w : prompt.written) {
+    DI_TRY_VOID(encode_to(w.range.begin));
+    ids.insert(ids.end(), w.ids.begin(), w.ids.end());
+    begin = w.range.end;
+  }
+  DI_TRY_VOID(encode_to(static_cast<int64_t>(prompt.text.size())));
   return ids;
 }
 

@@ -40,11 +40,18 @@ struct OutputConstraint {
   bool is_single_call = false;  // of tool calls: exactly one when required, at most one otherwise
 };
 
+// A range of a prompt whose ids are known (Message::written).
+struct WrittenRange {
+  ByteRange range;
+  std::vector<int32_t> ids;
+};
+
 struct ChatPrompt {
   std::string text;
-  std::vector<ByteRange> special;  // control tokens, ascending
-  std::vector<ImageRef> images;    // in the order of their tokens
-  OutputFormat output;             // for the OutputParser (stop strings are not filled in)
+  std::vector<ByteRange> special;     // control tokens outside of `written`, ascending
+  std::vector<WrittenRange> written;  // ascending
+  std::vector<ImageRef> images;       // in the order of their tokens
+  OutputFormat output;                // for the OutputParser (stop strings are not filled in)
   OutputConstraint constraint;
 };
 

@@ -54,26 +54,6 @@ Result<std::vector<ContentPart>> parse_content(JsonValue content, int index) {
   return parts;
 }
 
-// An object gives one argument a member; anything else is one string called `arguments`.
-std::vector<ToolArgument> parse_arguments(std::string_view text) {
-  std::vector<ToolArgument> arguments;
-  auto tree = JsonTree::parse(std::string(text));
-  if (!tree || !tree->root().is_object()) {
-    arguments.push_back({.name = "arguments", .value = std::string(text)});
-    return arguments;
-  }
-  for (JsonValue member : unique_members(tree->root())) {
-    ToolArgument a{.name = std::string(member.key()), .is_string = member.is_string()};
-    if (a.is_string) {
-      a.value = member.text();
-    } else {
-      append_json(member, JsonStyle::kSpaced, a.value);
-    }
-    arguments.push_back(std::move(a));
-  }
-  return arguments;
-}
-
 Result<std::vector<ToolCall>> parse_calls(JsonValue list, int index) {
   std::vector<ToolCall> calls;
   if (!list.is_given()) return calls;
@@ -165,6 +145,25 @@ Result<void> order_results(std::vector<Message>& messages, std::size_t caller) {
 }
 
 }  // namespace
+
+std::vector<ToolArgument> parse_arguments(std::string_view text) {
+  std::vector<ToolArgument> arguments;
+  auto tree = JsonTree::parse(std::string(text));
+  if (!tree || !tree->root().is_object()) {
+    arguments.push_back({.name = "arguments", .value = std::string(text)});
+    return arguments;
+  }
+  for (JsonValue member : unique_members(tree->root())) {
+    ToolArgument a{.name = std::string(member.key()), .is_string = member.is_string()};
+    if (a.is_string) {
+      a.value = member.text();
+    } else {
+      append_json(member, JsonStyle::kSpaced, a.value);
+    }
+    arguments.push_back(std::move(a));
+  }
+  return arguments;
+}
 
 Result<std::vector<Message>> parse_messages(JsonValue list, const ChatPolicy& policy) {
   if (!list.is_array() || list.size() == 0)

@@ -41,14 +41,22 @@ struct ToolCall {
   std::vector<ToolArgument> arguments;
 };
 
+// An assistant message as the model wrote it, behind the header of the prompt and without the end mark.
+struct WrittenText {
+  std::string text;          // control tokens spelled out
+  std::vector<int32_t> ids;  // of that text
+  bool opens_calls = false;  // the prompt's header had opened the block of calls
+};
+
 struct Message {
   Role role = Role::kUser;
   std::vector<ContentPart> parts;
-  std::string reasoning;        // assistant
-  std::vector<ToolCall> calls;  // assistant
-  bool is_prefix = false;       // assistant, last message: the answer begins with this text
-  std::string tool_call_id;     // tool
-  std::string task;             // user: the control token of a quick task ("<｜query｜>"), or empty
+  std::string reasoning;               // assistant
+  std::vector<ToolCall> calls;         // assistant
+  bool is_prefix = false;              // assistant, last message: the answer begins with this text
+  std::string tool_call_id;            // tool
+  std::string task;                    // user: the control token of a quick task ("<｜query｜>"), or empty
+  std::optional<WrittenText> written;  // assistant: takes the place of reasoning, parts and calls in the prompt
 };
 
 struct ToolDefinition {
@@ -72,6 +80,10 @@ struct ChatRequest {
   std::string format_hint;        // JSON that the prompt shows; empty: no hint
   std::string format_constraint;  // schema or regular expression; empty for any JSON
 };
+
+// The arguments of a call from the JSON text of the API: one for each member of an object; anything else is one string
+// called `arguments`.
+std::vector<ToolArgument> parse_arguments(std::string_view text);
 
 Result<ChatRequest> parse_chat_request(std::string body, const ChatPolicy& policy = {});
 Result<ChatRequest> parse_chat_request(JsonValue body, const ChatPolicy& policy = {});

@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "serve/ids.h"
 #include "serve/json_writer.h"
 #include "serve/sse.h"
 
@@ -45,7 +44,7 @@ class MessageStream final : public Responder {
   }
 
   void piece(const Piece& p) override {
-    for (const OutputDelta& d : p.deltas) add(d);
+    for (const OutputDelta& d : p.deltas) add(d, p.call_ids);
   }
 
   void choice_end(const ChoiceEnd& end) override {
@@ -74,9 +73,9 @@ class MessageStream final : public Responder {
   void keep_alive() override { sse_->event("ping", R"({"type":"ping"})"); }
 
  private:
-  void add(const OutputDelta& d) {
+  void add(const OutputDelta& d, std::span<const std::string> call_ids) {
     if (d.kind != OutputDelta::Kind::kArguments && (kind_ != d.kind || d.kind == OutputDelta::Kind::kCall))
-      open_block(d);
+      open_block(d, call_ids);
     if (d.kind == OutputDelta::Kind::kCall) return;
     JsonWriter w;
     w.begin_object().field("type", "content_block_delta").field("index", index_).key("delta").begin_object();
@@ -91,7 +90,7 @@ class MessageStream final : public Responder {
     sse_->event("content_block_delta", w.text());
   }
 
-  void open_block(const OutputDelta& d) {
+  void open_block(const OutputDelta& d, std::span<const std::string> call_ids) {
     close_block();
     ++index_;
     kind_ = d.kind;
@@ -102,7 +101,7 @@ class MessageStream final : public Responder {
     } else if (d.kind == OutputDelta::Kind::kContent) {
       w.field("type", "text").field("text", "");
     } else {
-      w.field("type", "tool_use").field("id", new_call_id(d.call_index)).field("name", d.text);
+      w.field("type", "tool_use").field("id", call_ids[static_cast<std::size_t>(d.call_index)]).field("name", d.text);
       w.key("input").begin_object().end_object();
     }
     w.end_object().end_object();

@@ -13,53 +13,38 @@ namespace {
 struct MessageFields : GenerationFields {};
 
 const FieldTable<MessageFields>& message_fields() {
-  static const FieldTable<MessageFields> table = [] {
-    using F = MessageFields;
-    FieldTable<F> t = {
-        string_of<F>("model", &F::model, 256),
-        integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
-        sampling_number<F>("temperature", &SamplingParams::temperature, 0, 1),
-        sampling_number<F>("top_p", &SamplingParams::top_p, 0, 1),
-        sampling_integer<F>("top_k", &SamplingParams::top_k, 1, 1 << 30),
-        boolean_of<F>("stream", &F::is_stream),
-        custom<F>("stop_sequences",
-                  [](JsonValue v, F& out) -> ApiResult<> {
-                    if (v.is_array() && v.size() == 0) return {};
-                    DI_TRY(out.stop, read_strings("stop_sequences", v, 16, 1024));
-                    return {};
-                  }),
-        // Read by to_chat_body.
-        ignored<F>("messages"),
-        ignored<F>("system"),
-        ignored<F>("tools"),
-        ignored<F>("tool_choice"),
-        ignored<F>("thinking"),
-        ignored<F>("output_config"),
-        ignored<F>("output_format"),
-        // Of the hosted service, without a meaning here.
-        ignored<F>("metadata"),
-        ignored<F>("service_tier"),
-        ignored<F>("cache_control"),
-        ignored<F>("inference_geo"),
-        ignored<F>("diagnostics"),
-        ignored<F>("speed"),
-        ignored<F>("user_profile_id"),
-        ignored<F>("workspace_id"),
-        refused<F>("container", "the service runs no code"),
-        refused<F>("mcp_servers", "the service runs no tools of its own"),
-        refused<F>("context_management", "the whole conversation is always read"),
-    };
-    // Ours, as in the other APIs.
-    FieldTable<F> all;
-    add_generation_fields(all);
-    for (Field<F>& f : all) {
-      for (const char* name : {"seed", "priority", "deadline_ms", "cache_keep", "cache_salt", "cache_mode",
-                               "session_id", "golden_token_ids"}) {
-        if (f.name == name) t.push_back(f);
-      }
-    }
-    return t;
-  }();
+  using F = MessageFields;
+  static const FieldTable<F> table =
+      joined<F>({serving_fields<F>(),
+                 chat_fields<F>(),
+                 {
+                     integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
+                     sampling_number<F>("temperature", &SamplingParams::temperature, 0, 1),
+                     sampling_number<F>("top_p", &SamplingParams::top_p, 0, 1),
+                     sampling_integer<F>("top_k", &SamplingParams::top_k, 1, 1 << 30),
+                     custom<F>("stop_sequences",
+                               [](JsonValue v, F& out) -> ApiResult<> {
+                                 if (v.is_array() && v.size() == 0) return {};
+                                 DI_TRY(out.stop, read_strings("stop_sequences", v, 16, 1024));
+                                 return {};
+                               }),
+                     // Read by to_chat_body.
+                     ignored<F>("messages"),
+                     ignored<F>("system"),
+                     ignored<F>("thinking"),
+                     ignored<F>("output_config"),
+                     ignored<F>("output_format"),
+                     // Of the hosted service, without a meaning here.
+                     ignored<F>("cache_control"),
+                     ignored<F>("inference_geo"),
+                     ignored<F>("diagnostics"),
+                     ignored<F>("speed"),
+                     ignored<F>("user_profile_id"),
+                     ignored<F>("workspace_id"),
+                     refused<F>("container", "the service runs no code"),
+                     refused<F>("mcp_servers", "the service runs no tools of its own"),
+                     refused<F>("context_management", "the whole conversation is always read"),
+                 }});
   return table;
 }
 
@@ -69,12 +54,11 @@ struct ReadMessage {
 };
 
 ApiResult<ReadMessage> read_message(const Model& model, std::string body, std::vector<std::string>& unknown) {
-  auto tree = text::JsonTree::parse(std::move(body));
-  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
   ReadMessage out;
-  DI_TRY_VOID(read_fields(tree->root(), message_fields(), out.fields, unknown));
+  DI_TRY_VOID(read_fields(tree.root(), message_fields(), out.fields, unknown));
   DI_TRY_VOID(check_model(model, out.fields.model));
-  DI_TRY(std::string chat_body, to_chat_body(tree->root()));
+  DI_TRY(std::string chat_body, to_chat_body(tree.root()));
   auto chat = text::parse_chat_request(std::move(chat_body));
   if (!chat) return tl::unexpected(to_api_error(chat.error()));
   out.chat = std::move(*chat);
@@ -83,12 +67,14 @@ ApiResult<ReadMessage> read_message(const Model& model, std::string body, std::v
 
 }  // namespace
 
-ApiResult<GenerationPlan> plan_message(const Model& model, std::string body) {
+ApiResult<GenerationPlan> plan_message(const Reading& from, std::string body) {
+  const Model& model = from.model;
   GenerationPlan plan;
   DI_TRY(ReadMessage read, read_message(model, std::move(body), plan.unknown_fields));
   if (!read.fields.max_tokens) return bad_field("max_tokens", "max_tokens is missing; a whole number >= 1 is needed");
   bool is_stream = read.fields.is_stream;
-  DI_TRY_VOID(plan_chat_request(model, read.chat, read.fields, {.max_tokens = read.fields.max_tokens}, plan));
+  ChatLimits limits{.max_tokens = read.fields.max_tokens, .format_field = "output_config.format"};
+  DI_TRY_VOID(plan_chat_request(from, read.chat, read.fields, limits, plan));
   plan.id = new_id("msg_");
   MessageWriterOptions options{
       .id = plan.id, .model = model.name, .prompt_tokens = static_cast<int64_t>(plan.requests[0].prompt.size())};

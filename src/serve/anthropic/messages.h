@@ -4,7 +4,7 @@
 #include <string>
 
 #include "serve/generation.h"
-#include "serve/model.h"
+#include "serve/reading.h"
 
 namespace deepinfer::serve {
 class Service;
@@ -13,7 +13,7 @@ class Service;
 namespace deepinfer::serve::anthropic {
 
 // Pure; any thread.
-ApiResult<GenerationPlan> plan_message(const Model& model, std::string body);
+ApiResult<GenerationPlan> plan_message(const Reading& from, std::string body);
 ApiResult<std::string> count_tokens(const Model& model, std::string body);
 void add_messages(Service& service);
 

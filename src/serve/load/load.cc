@@ -182,7 +182,8 @@ class LoadRun {
 
   void send(std::size_t i) {
     outcomes_[i].input_tokens = plan_[i].prompt_tokens();
-    net::HttpRequest request{.method = "POST", .path = options_.endpoint, .headers = headers(), .body = body_of(plan_[i])};
+    net::HttpRequest request{
+        .method = "POST", .path = options_.endpoint, .headers = headers(), .body = body_of(plan_[i])};
     ++num_running_;
     // Shared by the three callbacks of one request.
     auto exchange = std::make_shared<Exchange>(outcomes_[i], begin_);

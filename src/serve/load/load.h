@@ -33,7 +33,7 @@ struct LoadOptions {
 
   std::string input_len = "512", output_len = "64", prefix_len = "0";  // distributions (load_plan.h)
   int num_prefixes = 1;
-  double prefix_skew = 0;                // exponent of the prefixes' Zipf popularity; 0: all alike
+  double prefix_skew = 0;                   // exponent of the prefixes' Zipf popularity; 0: all alike
   int least_token = 100, most_token = 999;  // ids that prompts are made of
   uint64_t seed = 0;
 

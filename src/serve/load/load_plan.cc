@@ -71,7 +71,9 @@ Result<std::vector<PlannedRequest>> plan_drawn(const LoadOptions& o) {
 
 Result<PlannedRequest> read_trace_line(const LoadOptions& o, std::string line, uint64_t number) {
   auto tree = text::JsonTree::parse(std::move(line));
-  auto wrong = [&](std::string_view what) { return fail(Code::kInvalid, "{} line {}: {}", o.trace_file, number, what); };
+  auto wrong = [&](std::string_view what) {
+    return fail(Code::kInvalid, "{} line {}: {}", o.trace_file, number, what);
+  };
   if (!tree) return wrong(tree.error().message);
   text::JsonValue root = tree->root();
   double ms = 0, input = 0, output = 0;
@@ -79,7 +81,8 @@ Result<PlannedRequest> read_trace_line(const LoadOptions& o, std::string line, u
     if (!parse_double(root.find(name).text(), *value) || *value < 0 || (value != &ms && *value > kMostTokens))
       return wrong(fmt::format("{} must be a number from 0 to {}", name, kMostTokens));
   }
-  PlannedRequest r{.at_s = ms / 1000 / o.trace_speed, .parts = {}, .output_tokens = std::max<int64_t>(1, std::llround(output))};
+  PlannedRequest r{
+      .at_s = ms / 1000 / o.trace_speed, .parts = {}, .output_tokens = std::max<int64_t>(1, std::llround(output))};
   int64_t left = std::max<int64_t>(1, std::llround(input));
   for (text::JsonValue id : root.find("hash_ids")) {
     double hash = 0;
@@ -122,14 +125,16 @@ Result<Lengths> Lengths::parse(std::string_view option, std::string_view text, i
     if (words[0] == name) lengths.kind_ = kind;
   }
   bool is_fixed = lengths.kind_ == Kind::kFixed;
-  bool is_read = is_fixed ? words.size() == 1 && parse_double(words[0], lengths.a_)
-                          : words.size() == 3 && parse_double(words[1], lengths.a_) && parse_double(words[2], lengths.b_);
+  bool is_read = is_fixed
+                     ? words.size() == 1 && parse_double(words[0], lengths.a_)
+                     : words.size() == 3 && parse_double(words[1], lengths.a_) && parse_double(words[2], lengths.b_);
   bool is_ordered = lengths.kind_ != Kind::kUniform || lengths.a_ <= lengths.b_;
   if (!is_read || !is_ordered || lengths.a_ < static_cast<double>(least) || lengths.a_ > kMostTokens ||
       lengths.b_ < 0 || lengths.b_ > kMostTokens) {
-    return fail(Code::kInvalid,
-                "{} is '{}'; allowed: N, uniform:LEAST:MOST, normal:MEAN:DEVIATION or lognormal:MEDIAN:SIGMA, from {} to {}",
-                option, text, least, kMostTokens);
+    return fail(
+        Code::kInvalid,
+        "{} is '{}'; allowed: N, uniform:LEAST:MOST, normal:MEAN:DEVIATION or lognormal:MEDIAN:SIGMA, from {} to {}",
+        option, text, least, kMostTokens);
   }
   return lengths;
 }

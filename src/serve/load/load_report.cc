@@ -97,8 +97,7 @@ Figures figures_of(const LoadOptions& options, double duration_s, std::span<cons
   }
   f.latencies = {summarise("ttft", "time to first token", std::move(ttft)),
                  summarise("tpot", "time per output token", std::move(tpots)),
-                 summarise("itl", "between tokens", std::move(itl)),
-                 summarise("e2el", "end to end", std::move(e2el))};
+                 summarise("itl", "between tokens", std::move(itl)), summarise("e2el", "end to end", std::move(e2el))};
   f.refusals = summarise("refusal", "refusals", std::move(refusals));
   return f;
 }

@@ -2,8 +2,8 @@
 //
 //   ttft   from sending to the first text          itl    between two texts of one answer
 //   e2el   from sending to the last text           tpot   (e2el - ttft) / (tokens - 1)
-//   Completed requests only. A server may send several tokens as one text: itl then counts their gap once, tpot does not.
-//   Refused (429, 503) and broken requests count as failed; how long a refusal took is reported on its own.
+//   Completed requests only. A server may send several tokens as one text: itl then counts their gap once, tpot does
+//   not. Refused (429, 503) and broken requests count as failed; how long a refusal took is reported on its own.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@
 namespace deepinfer::serve {
 
 struct RequestOutcome {
-  double start_s = 0;            // when it was sent, after the begin
+  double start_s = 0;             // when it was sent, after the begin
   double ttft_s = 0, e2el_s = 0;  // e2el of a failed one: until the failure
   std::vector<double> itl_s;
   int64_t input_tokens = 0, output_tokens = 0;

@@ -91,11 +91,10 @@ TEST(LoadPlan, LengthsStayInTheirForm) {
 
 TEST(LoadPlan, ATraceSharesBlocksByTheirHashes) {
   std::string path = testing::TempDir() + "/load_trace.jsonl";
-  ASSERT_TRUE(write_file(path,
-                         R"({"timestamp": 3000, "input_length": 25, "output_length": 4, "hash_ids": [7, 8, 9]})"
-                         "\n"
-                         R"({"timestamp": 1000, "input_length": 22, "output_length": 3, "hash_ids": [7, 8]})"
-                         "\n\n"));
+  ASSERT_TRUE(write_file(path, R"({"timestamp": 3000, "input_length": 25, "output_length": 4, "hash_ids": [7, 8, 9]})"
+                               "\n"
+                               R"({"timestamp": 1000, "input_length": 22, "output_length": 3, "hash_ids": [7, 8]})"
+                               "\n\n"));
   auto plan = *plan_load({.trace_file = path, .trace_speed = 2, .trace_block = 10});
   ASSERT_EQ(plan.size(), 2u);
   EXPECT_EQ(plan[0].at_s, 0);

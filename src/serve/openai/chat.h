@@ -4,7 +4,7 @@
 #include <string>
 
 #include "serve/generation.h"
-#include "serve/model.h"
+#include "serve/reading.h"
 
 namespace deepinfer::serve {
 class Service;
@@ -13,7 +13,7 @@ class Service;
 namespace deepinfer::serve::openai {
 
 // A body to what the engine is asked for. Pure; any thread.
-ApiResult<GenerationPlan> plan_chat(const Model& model, std::string body);
+ApiResult<GenerationPlan> plan_chat(const Reading& from, std::string body);
 void add_chat(Service& service);
 
 }  // namespace deepinfer::serve::openai

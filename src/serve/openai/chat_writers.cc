@@ -1,6 +1,5 @@
 #include "serve/openai/chat_writers.h"
 
-#include "serve/ids.h"
 #include "serve/openai/chunk_stream.h"
 
 namespace deepinfer::serve::openai {
@@ -30,7 +29,7 @@ class ChatStream final : public ChunkStream {
   void piece(const Piece& p) override {
     std::span<const TokenLogprob> logprobs = p.logprobs;
     for (const OutputDelta& d : p.deltas) {
-      chunk(p.choice, delta(d), logprobs, "");
+      chunk(p.choice, delta(d, p.call_ids), logprobs, "");
       logprobs = {};  // all of them go with the first chunk
     }
     if (!logprobs.empty()) chunk(p.choice, "{}", logprobs, "");
@@ -40,7 +39,7 @@ class ChatStream final : public ChunkStream {
   void choice_end(const ChoiceEnd& end) override { chunk(end.choice, R"({"content":""})", {}, end.finish_reason); }
 
  private:
-  static std::string delta(const OutputDelta& d) {
+  static std::string delta(const OutputDelta& d, std::span<const std::string> call_ids) {
     JsonWriter w;
     w.begin_object();
     switch (d.kind) {
@@ -52,7 +51,7 @@ class ChatStream final : public ChunkStream {
         break;
       case OutputDelta::Kind::kCall:
         w.key("tool_calls").begin_array().begin_object().field("index", d.call_index);
-        w.field("id", new_call_id(d.call_index)).field("type", "function");
+        w.field("id", call_ids[static_cast<std::size_t>(d.call_index)]).field("type", "function");
         w.key("function").begin_object().field("name", d.text).field("arguments", "").end_object();
         w.end_object().end_array();
         break;

@@ -54,22 +54,19 @@ ApiResult<> read_prompt(JsonValue v, CompletionFields& out) {
 }
 
 const FieldTable<CompletionFields>& completion_fields() {
-  static const FieldTable<CompletionFields> table = [] {
-    using F = CompletionFields;
-    FieldTable<F> t;
-    add_generation_fields(t);
-    FieldTable<F> own = {
-        custom<F>("prompt", read_prompt),
-        string_of<F>("suffix", &F::suffix, std::size_t{32} << 20),
-        integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
-        boolean_of<F>("echo", &F::echoes),
-        integer_of<F>("logprobs", &F::logprobs, 0, 20),
-        integer_of<F>("best_of", &F::best_of, 1, 128),
-        refused<F>("response_format", "use /v1/chat/completions"),
-    };
-    t.insert(t.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
-    return t;
-  }();
+  using F = CompletionFields;
+  static const FieldTable<F> table = joined<F>({serving_fields<F>(),
+                                                sampling_fields<F>(),
+                                                choice_fields<F>(),
+                                                {
+                                                    custom<F>("prompt", read_prompt),
+                                                    string_of<F>("suffix", &F::suffix, std::size_t{32} << 20),
+                                                    integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
+                                                    boolean_of<F>("echo", &F::echoes),
+                                                    integer_of<F>("logprobs", &F::logprobs, 0, 20),
+                                                    integer_of<F>("best_of", &F::best_of, 1, 128),
+                                                    refused<F>("response_format", "use /v1/chat/completions"),
+                                                }});
   return table;
 }
 
@@ -92,12 +89,12 @@ ApiResult<> check_combinations(const CompletionFields& f) {
 
 }  // namespace
 
-ApiResult<GenerationPlan> plan_completion(const Model& model, std::string body) {
-  auto tree = text::JsonTree::parse(std::move(body));
-  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
+ApiResult<GenerationPlan> plan_completion(const Reading& from, std::string body) {
+  const Model& model = from.model;
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
   CompletionFields fields;
   GenerationPlan plan;
-  DI_TRY_VOID(read_fields(tree->root(), completion_fields(), fields, plan.unknown_fields));
+  DI_TRY_VOID(read_fields(tree.root(), completion_fields(), fields, plan.unknown_fields));
   DI_TRY_VOID(check_model(model, fields.model));
   DI_TRY_VOID(check_combinations(fields));
   for (const std::string& t : fields.texts) {

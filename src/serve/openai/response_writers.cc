@@ -61,7 +61,7 @@ class ResponseWriter final : public Responder {
   }
 
   void piece(const Piece& p) override {
-    for (const OutputDelta& d : p.deltas) add(d);
+    for (const OutputDelta& d : p.deltas) add(d, p.call_ids);
   }
 
   void choice_end(const ChoiceEnd& end) override {
@@ -89,11 +89,11 @@ class ResponseWriter final : public Responder {
   }
 
  private:
-  void add(const OutputDelta& d) {
+  void add(const OutputDelta& d, std::span<const std::string> call_ids) {
     bool begins = d.kind == OutputDelta::Kind::kCall ||
                   (d.kind != OutputDelta::Kind::kArguments &&
                    (items_.empty() || items_.back().is_done || items_.back().kind != d.kind));
-    if (begins) open_item(d);
+    if (begins) open_item(d, call_ids);
     if (d.kind == OutputDelta::Kind::kCall) return;
     items_.back().text += d.text;
     JsonWriter text;
@@ -101,14 +101,14 @@ class ResponseWriter final : public Responder {
     event(std::string(stem()) + ".delta", place() + ",\"delta\":" + text.text());
   }
 
-  void open_item(const OutputDelta& d) {
+  void open_item(const OutputDelta& d, std::span<const std::string> call_ids) {
     close_item();
     Item item{.kind = d.kind};
     item.id = new_id(d.kind == OutputDelta::Kind::kReasoning ? "rs_"
                      : d.kind == OutputDelta::Kind::kCall    ? "fc_"
                                                              : "msg_");
     if (d.kind == OutputDelta::Kind::kCall) {
-      item.call_id = new_call_id(d.call_index);
+      item.call_id = call_ids[static_cast<std::size_t>(d.call_index)];
       item.name = d.text;
     }
     items_.push_back(std::move(item));

@@ -1,7 +1,5 @@
 #include "serve/openai/responses.h"
 
-#include <algorithm>
-
 #include "serve/chat_plan.h"
 #include "serve/ids.h"
 #include "serve/json_writer.h"
@@ -32,40 +30,31 @@ ApiResult<> read_truncation(JsonValue v, ResponseFields&) {
 }
 
 const FieldTable<ResponseFields>& response_fields() {
-  static const FieldTable<ResponseFields> table = [] {
-    using F = ResponseFields;
-    FieldTable<F> all, t;
-    add_generation_fields(all);
-    constexpr std::string_view kNotHere[] = {"n", "stop", "stream_options", "return_token_ids", "timings"};
-    for (Field<F>& f : all) {
-      if (std::find(std::begin(kNotHere), std::end(kNotHere), f.name) == std::end(kNotHere)) t.push_back(std::move(f));
-    }
-    FieldTable<F> own = {
-        integer_of<F>("max_output_tokens", &F::max_tokens, 1, 1 << 30),
-        string_of<F>("previous_response_id", &F::previous_id, 128),
-        boolean_of<F>("store", &F::is_stored),
-        custom<F>("include", read_include),
-        custom<F>("truncation", read_truncation),
-        // Read by response_to_chat.
-        ignored<F>("input"),
-        ignored<F>("instructions"),
-        ignored<F>("tools"),
-        ignored<F>("tool_choice"),
-        ignored<F>("parallel_tool_calls"),
-        ignored<F>("text"),
-        ignored<F>("reasoning"),
-        // Of the hosted service, without a meaning here.
-        ignored<F>("service_tier"),
-        ignored<F>("stream_options"),
-        refused<F>("background", "open a stream, or ask again with the same Idempotency-Key"),
-        refused<F>("conversation", "use previous_response_id"),
-        refused<F>("prompt", "prompt templates are not kept here"),
-        refused<F>("max_tool_calls", "the service runs no tools of its own"),
-        refused<F>("top_logprobs", "use /v1/chat/completions"),
-    };
-    t.insert(t.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
-    return t;
-  }();
+  using F = ResponseFields;
+  static const FieldTable<F> table =
+      joined<F>({serving_fields<F>(),
+                 sampling_fields<F>(),
+                 chat_fields<F>(),
+                 {
+                     integer_of<F>("max_output_tokens", &F::max_tokens, 1, 1 << 30),
+                     string_of<F>("previous_response_id", &F::previous_id, 128),
+                     boolean_of<F>("store", &F::is_stored),
+                     custom<F>("include", read_include),
+                     custom<F>("truncation", read_truncation),
+                     // Read by response_to_chat.
+                     ignored<F>("input"),
+                     ignored<F>("instructions"),
+                     ignored<F>("parallel_tool_calls"),
+                     ignored<F>("text"),
+                     ignored<F>("reasoning"),
+                     // Of the hosted service, without a meaning here.
+                     ignored<F>("stream_options"),
+                     refused<F>("background", "open a stream, or ask again with the same Idempotency-Key"),
+                     refused<F>("conversation", "use previous_response_id"),
+                     refused<F>("prompt", "prompt templates are not kept here"),
+                     refused<F>("max_tool_calls", "the service runs no tools of its own"),
+                     refused<F>("top_logprobs", "use /v1/chat/completions"),
+                 }});
   return table;
 }
 
@@ -129,45 +118,41 @@ void cancel(Service& service, ResponseStore& store, Call& call) {
 
 }  // namespace
 
-ApiResult<GenerationPlan> plan_response(const Model& model, std::string body, const std::string& tenant,
-                                        ResponseStore& store) {
-  auto tree = text::JsonTree::parse(std::move(body));
-  if (!tree) return tl::unexpected(invalid_request("the body is not JSON: " + tree.error().message));
-  JsonValue root = tree->root();
+ApiResult<GenerationPlan> plan_response(const Reading& from, std::string body) {
+  const Model& model = from.model;
+  DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
+  JsonValue root = tree.root();
   ResponseFields fields;
   GenerationPlan plan;
   DI_TRY_VOID(read_fields(root, response_fields(), fields, plan.unknown_fields));
   DI_TRY_VOID(check_model(model, fields.model));
   StoredResponse previous;
   if (!fields.previous_id.empty()) {
-    auto found = store.get(tenant, fields.previous_id, std::chrono::steady_clock::now());
+    auto found = from.responses->get(from.tenant, fields.previous_id, std::chrono::steady_clock::now());
     if (!found) return tl::unexpected(not_stored(fields.previous_id));
     previous = std::move(*found);
   }
   DI_TRY(ResponseChat chat, response_to_chat(root, previous.messages));
   auto request = text::parse_chat_request(std::move(chat.body));
   if (!request) return tl::unexpected(to_api_error(request.error()));
-  DI_TRY_VOID(plan_chat_request(model, *request, fields,
-                                {.max_tokens = fields.max_tokens, .field = "max_output_tokens"}, plan));
+  ChatLimits limits{.max_tokens = fields.max_tokens, .field = "max_output_tokens", .format_field = "text.format"};
+  DI_TRY_VOID(plan_chat_request(from, *request, fields, limits, plan));
   plan.id = new_id("resp_");
   plan.responder = make_response_writer({.id = plan.id,
                                          .model = model.name,
-                                         .tenant = tenant,
+                                         .tenant = from.tenant,
                                          .created_s = unix_seconds(),
                                          .echoed = echoed_members(root),
                                          .messages = std::move(chat.messages),
-                                         .store = fields.is_stored ? &store : nullptr,
+                                         .store = fields.is_stored ? from.responses : nullptr,
                                          .is_stream = fields.is_stream});
   return plan;
 }
 
 void add_responses(Service& service) {
   ResponseStore& store = service.responses;
-  service.router.add({.method = "POST", .pattern = "/v1/responses", .handler = [&service, &store](CallPtr call) {
-                        auto read = [&store, tenant = call->principal.name](const Model& model, std::string body) {
-                          return plan_response(model, std::move(body), tenant, store);
-                        };
-                        service.generate(std::move(call), std::move(read));
+  service.router.add({.method = "POST", .pattern = "/v1/responses", .handler = [&service](CallPtr call) {
+                        service.generate(std::move(call), plan_response);
                       }});
   service.router.add(
       {.method = "GET", .pattern = "/v1/responses/{id}", .handler = [&store](CallPtr call) { show(store, *call); }});

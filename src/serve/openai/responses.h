@@ -6,8 +6,7 @@
 #include <string>
 
 #include "serve/generation.h"
-#include "serve/model.h"
-#include "serve/openai/response_store.h"
+#include "serve/reading.h"
 
 namespace deepinfer::serve {
 class Service;
@@ -16,8 +15,7 @@ class Service;
 namespace deepinfer::serve::openai {
 
 // A body to what the engine is asked for. Any thread.
-ApiResult<GenerationPlan> plan_response(const Model& model, std::string body, const std::string& tenant,
-                                        ResponseStore& store);
+ApiResult<GenerationPlan> plan_response(const Reading& from, std::string body);
 void add_responses(Service& service);
 
 }  // namespace deepinfer::serve::openai

@@ -77,6 +77,7 @@ class NullEngine final : public Engine {
     s.num_running = static_cast<int64_t>(streams_.size());
     return s;
   }
+  std::vector<StepRecord> recent_steps() const override { return {}; }
   std::string description() const override { return "no model\n"; }
 
  private:
