@@ -33,7 +33,8 @@ std::unique_ptr<Responder> make_writer(int which, const Model& model) {
     case 1:
       return openai::make_completion_stream({.id = "t", .model = &model, .includes_usage = true});
     case 2:
-      return openai::make_response_writer({.id = "r", .model = "m", .tenant = "", .echoed = "", .messages = "", .is_stream = true});
+      return openai::make_response_writer(
+          {.id = "r", .model = "m", .tenant = "", .echoed = "", .messages = "", .is_stream = true});
     default:
       return anthropic::make_message_stream({.id = "a", .model = "m"});
   }

@@ -11,7 +11,8 @@ using testing::HasSubstr;
 const std::string kType = "multipart/form-data; boundary=\"x y\"";
 const std::string kBody =
     "--x y\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
-    "--x y\r\ncontent-disposition: form-data; filename=\"a \\\"b\\\"; c.jsonl\"; name=file\r\nContent-Type: text/plain\r\n"
+    "--x y\r\ncontent-disposition: form-data; filename=\"a \\\"b\\\"; c.jsonl\"; name=file\r\nContent-Type: "
+    "text/plain\r\n"
     "\r\n{}\r\n--x\r\n\r\n--x y--\r\n";
 
 TEST(Multipart, GivesNamesAndBytes) {

@@ -12,8 +12,9 @@ constexpr double kMinute = 60;
 constexpr double kBusyShare = 0.5;  // of the limits; above it keys are held to their share
 constexpr double kNewest = 0.1;     // weight of the newest observation in the moving averages
 // A wait above its prediction raises the error by one step, one below it lowers it by a small part of a step: it
-// settles where 1 of 50 waits is above.
-constexpr double kErrorStep = 0.02, kShareAbove = 0.02;
+// settles where 1 of 100 waits is above. The first steps are larger, since nothing is known yet.
+constexpr double kErrorStep = 0.02, kShareAbove = 0.01;
+constexpr int kFirstSteps = 4;  // the n-th step is 1 / (kFirstSteps + n) as long as that is larger
 constexpr double kLeastError = 0.5, kMostError = 10;
 constexpr double kLeastJudged = 0.05;  // of the longest wait: shorter predictions say nothing of a queue
 
@@ -121,7 +122,8 @@ ApiResult<uint64_t> Admission::admit(const Principal& who, const Work& work, dou
 void Admission::learn_error(double plain_wait_s, double wait_s) {
   if (plain_wait_s < kLeastJudged * limits_.max_wait_s) return;
   bool is_above = wait_s > error_ * plain_wait_s;
-  error_ *= std::exp(is_above ? kErrorStep * (1 - kShareAbove) : -kErrorStep * kShareAbove);
+  double step = std::max(kErrorStep, 1.0 / static_cast<double>(kFirstSteps + ++num_judged_));
+  error_ *= std::exp(is_above ? step * (1 - kShareAbove) : -step * kShareAbove);
   error_ = std::clamp(error_, kLeastError, kMostError);
 }
 

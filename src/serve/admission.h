@@ -84,6 +84,7 @@ class Admission {
   double waiting_prompt_ = 0, output_ = 0;  // tokens of all tickets
   double rate_ = 0;                         // rows a second; 0: not known yet
   double error_ = 1;                        // of predicted waits
+  int64_t num_judged_ = 0;                  // waits that it was learned from
   double usual_output_ = 256;               // moving average of finished answers' lengths
   std::map<uint64_t, int64_t> produced_;
 };

@@ -77,7 +77,7 @@ TEST(Admission, PredictionsAreCorrectedByHowLongWaitsTurnOut) {
     if (i >= kCount / 2) num_above += wait > predicted;
   }
   EXPECT_LE(num_above, kCount / 2 / 20);
-  EXPECT_NEAR(a.predicted_wait_s(1000), 1.95, 0.1);
+  EXPECT_NEAR(a.predicted_wait_s(1000), 2.0, 0.15);
 }
 
 TEST(Admission, RequestsAMinuteRefillWithTime) {

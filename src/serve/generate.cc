@@ -18,20 +18,20 @@ struct GenerateFields : GenerationFields {
 
 const FieldTable<GenerateFields>& generate_fields() {
   using F = GenerateFields;
-  static const FieldTable<F> table = joined<F>(
-      {serving_fields<F>(),
-       sampling_fields<F>(),
-       choice_fields<F>(),
-       {
-           custom<F>("token_ids",
-                     [](JsonValue v, F& out) -> ApiResult<> {
-                       DI_TRY(out.token_ids, read_token_ids("token_ids", v, kMaxPromptTokens));
-                       return {};
-                     }),
-           integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
-           integer_of<F>("logprobs", &F::logprobs, 0, 20),
-           refused<F>("prompt", "give token_ids, or use /v1/completions"),
-       }});
+  static const FieldTable<F> table =
+      joined<F>({serving_fields<F>(),
+                 sampling_fields<F>(),
+                 choice_fields<F>(),
+                 {
+                     custom<F>("token_ids",
+                               [](JsonValue v, F& out) -> ApiResult<> {
+                                 DI_TRY(out.token_ids, read_token_ids("token_ids", v, kMaxPromptTokens));
+                                 return {};
+                               }),
+                     integer_of<F>("max_tokens", &F::max_tokens, 1, 1 << 30),
+                     integer_of<F>("logprobs", &F::logprobs, 0, 20),
+                     refused<F>("prompt", "give token_ids, or use /v1/completions"),
+                 }});
   return table;
 }
 

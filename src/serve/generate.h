@@ -1,5 +1,5 @@
-// POST /v1/generate: token ids in, token ids out, for clients that keep the exact history and for evaluation. No text is
-// read or written; the end token is among the ids.
+// POST /v1/generate: token ids in, token ids out, for clients that keep the exact history and for evaluation. No text
+// is read or written; the end token is among the ids.
 #pragma once
 
 #include <string>

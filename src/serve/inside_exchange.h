@@ -1,5 +1,5 @@
-// An exchange without a client: a request that the service makes of itself, as the lines of a batch are. Keeps the whole
-// answer and hands it over when it is there.
+// An exchange without a client: a request that the service makes of itself, as the lines of a batch are. Keeps the
+// whole answer and hands it over when it is there.
 #pragma once
 
 #include <functional>

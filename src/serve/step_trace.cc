@@ -12,7 +12,12 @@ double microseconds(RequestSpan::Time t) {
 }
 
 JsonWriter& begin_event(JsonWriter& w, std::string_view phase, std::string_view name, int process, double at_us) {
-  return w.begin_object().field("ph", phase).field("name", name).field("pid", process).field("tid", 1).field("ts", at_us);
+  return w.begin_object()
+      .field("ph", phase)
+      .field("name", name)
+      .field("pid", process)
+      .field("tid", 1)
+      .field("ts", at_us);
 }
 
 void name_process(JsonWriter& w, int process, std::string_view name) {

@@ -1,4 +1,5 @@
-// What the engine and its requests did lately, as a Chrome trace: opens in Perfetto (ui.perfetto.dev) and about:tracing.
+// What the engine and its requests did lately, as a Chrome trace: opens in Perfetto (ui.perfetto.dev) and
+// about:tracing.
 //
 //   engine     a slice for each step with its forward pass, sampling and drafting inside; rows, running and waiting as
 //              counters

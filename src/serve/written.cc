@@ -47,9 +47,8 @@ bool same_argument(const text::ToolArgument& a, const text::ToolArgument& b) {
 }
 
 bool same_call(const text::ToolCall& a, const text::ToolCall& b) {
-  return a.name == b.name &&
-         std::is_permutation(a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(),
-                             same_argument);
+  return a.name == b.name && std::is_permutation(a.arguments.begin(), a.arguments.end(), b.arguments.begin(),
+                                                 b.arguments.end(), same_argument);
 }
 
 std::string content_of(const Message& m) {

@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxLines = 50'000, kMaxErrors = 20, kMaxIdBytes = 512;
 constexpr int kLowestPriority = -1000;
-constexpr int kTogether = 8;          // lines in flight, of all batches
-constexpr double kIdleShare = 0.1;    // of the longest wait: lines start while the predicted wait is below
+constexpr int kTogether = 8;        // lines in flight, of all batches
+constexpr double kIdleShare = 0.1;  // of the longest wait: lines start while the predicted wait is below
 constexpr std::chrono::hours kWindow{24};
 
 constexpr std::string_view kEndpoints[] = {"/v1/chat/completions", "/v1/completions", "/v1/responses"};
@@ -106,10 +106,11 @@ std::string id_of(std::string_view line) {
 }
 
 ApiError no_batch(std::string_view id) {
-  return {.status = 404,
-          .message = fmt::format("there is no batch '{}'; it never was, belongs to another key, or its time is over", id),
-          .param = "batch_id",
-          .code = "batch_not_found"};
+  return {
+      .status = 404,
+      .message = fmt::format("there is no batch '{}'; it never was, belongs to another key, or its time is over", id),
+      .param = "batch_id",
+      .code = "batch_not_found"};
 }
 
 }  // namespace
@@ -130,8 +131,8 @@ struct Batches::Batch {
   std::map<std::string, int64_t> times;  // "completed_at": Unix seconds
   Clock::time_point end = Clock::now() + kWindow, settled;
   std::size_t next = 0;
-  std::vector<std::size_t> again;  // lines that were refused
-  Clock::time_point not_before;    // of the next line, after one was refused
+  std::vector<std::size_t> again;                                  // lines that were refused
+  Clock::time_point not_before;                                    // of the next line, after one was refused
   std::map<std::size_t, std::shared_ptr<InsideExchange>> running;  // shared with the calls that answer them
   int64_t completed = 0, failed = 0;
   std::string output, errors;  // JSON lines
@@ -199,8 +200,7 @@ void Batches::create(CallPtr call) {
     DI_TRY_VOID(read_fields(tree.root(), batch_fields(), draft.fields, unknown));
     if (draft.fields.endpoint.empty()) return bad_field("endpoint", "endpoint is missing");
     auto file = service_.files.get(tenant, draft.fields.input_file_id, Clock::now());
-    if (!file)
-      return bad_field("input_file_id", fmt::format("there is no file '{}'", draft.fields.input_file_id));
+    if (!file) return bad_field("input_file_id", fmt::format("there is no file '{}'", draft.fields.input_file_id));
     draft.file = std::move(*file);
     draft.lines = lines_of(draft.file->data);
     auto complain = [&](LineError e, std::size_t line) {
@@ -355,7 +355,9 @@ void Batches::settle(Batch& batch) {
 }
 
 void Batches::drop_old() {
-  auto is_old = [&](const auto& b) { return b->is_settled() && Clock::now() - b->settled > service_.options.stored_time; };
+  auto is_old = [&](const auto& b) {
+    return b->is_settled() && Clock::now() - b->settled > service_.options.stored_time;
+  };
   batches_.remove_if(is_old);
 }
 

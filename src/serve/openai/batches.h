@@ -4,10 +4,10 @@
 //        |             +-------> cancelling -> cancelled          what was answered until then is in the output
 //        +-> failed    +-------> expired                          a day after it was made
 //
-//   A line is a request that the service makes of itself (InsideExchange) in the name of the batch's key, with the lowest
-//   priority. Lines start while few others are in, some at a time; one that is refused for lack of room or of its key's
-//   rate is tried again. Lines that fail go to a file of their own.
-//   Owned by the loop. A batch lives in memory: it ends with the process.
+//   A line is a request that the service makes of itself (InsideExchange) in the name of the batch's key, with the
+//   lowest priority. Lines start while few others are in, some at a time; one that is refused for lack of room or of
+//   its key's rate is tried again. Lines that fail go to a file of their own. Owned by the loop. A batch lives in
+//   memory: it ends with the process.
 #pragma once
 
 #include <list>

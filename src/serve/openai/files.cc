@@ -15,10 +15,11 @@ void write_file_object(JsonWriter& w, const File& f) {
 }
 
 ApiError no_file(std::string_view id) {
-  return {.status = 404,
-          .message = fmt::format("there is no file '{}'; it never was, belongs to another key, or its time is over", id),
-          .param = "file_id",
-          .code = "file_not_found"};
+  return {
+      .status = 404,
+      .message = fmt::format("there is no file '{}'; it never was, belongs to another key, or its time is over", id),
+      .param = "file_id",
+      .code = "file_not_found"};
 }
 
 ApiResult<File> read_form(const net::HttpRequest& request) {
@@ -45,10 +46,10 @@ void upload(FileStore& files, Call& call) {
   std::size_t bytes = file->data.size();
   std::string id = keep_file(files, call.principal.name, std::move(*file));
   if (id.empty()) {
-    return call.reply_error({.status = 413,
-                             .message = fmt::format("the file has {} bytes; all files together may have {}", bytes,
-                                                    files.max_bytes()),
-                             .param = "file"});
+    return call.reply_error(
+        {.status = 413,
+         .message = fmt::format("the file has {} bytes; all files together may have {}", bytes, files.max_bytes()),
+         .param = "file"});
   }
   JsonWriter w;
   write_file_object(w, **files.get(call.principal.name, id, FileStore::Clock::now()));
@@ -89,8 +90,9 @@ std::string keep_file(FileStore& files, const std::string& tenant, File file) {
 void add_files(Service& service) {
   FileStore& files = service.files;
   auto add = [&service](const char* method, const char* pattern, std::function<void(Call&)> handler) {
-    service.router.add(
-        {.method = method, .pattern = pattern, .handler = [handler = std::move(handler)](CallPtr call) { handler(*call); }});
+    service.router.add({.method = method, .pattern = pattern, .handler = [handler = std::move(handler)](CallPtr call) {
+                          handler(*call);
+                        }});
   };
   add("POST", "/v1/files", [&files](Call& call) { upload(files, call); });
   add("GET", "/v1/files", [&files](Call& call) { list(files, call); });
