@@ -85,6 +85,7 @@ struct Bench {
                                                 .head_dim = 512,
                                                 .index_heads = 32,
                                                 .index_dim = 128,
+                                                .attention_keys = 640,
                                                 .hidden = 5120,
                                                 .expert_width = 2304,
                                                 .experts = 384,

@@ -47,6 +47,7 @@ class CallMemory : public Memory {
                                                         .head_dim = s.head_dim,
                                                         .index_heads = s.index_heads,
                                                         .index_dim = s.index_dim,
+                                                        .attention_keys = s.window + std::max<int64_t>(s.top_k, s.rows),
                                                         .hidden = s.hidden,
                                                         .expert_width = s.expert_width,
                                                         .experts = s.experts,

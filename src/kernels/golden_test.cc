@@ -80,6 +80,7 @@ class Golden : public ::testing::TestWithParam<Config> {
                                                 .head_dim = kHeadDim,
                                                 .index_heads = kIndexHeads,
                                                 .index_dim = kIndexDim,
+                                                .attention_keys = 128,
                                                 .hidden = 128,
                                                 .expert_width = 64,
                                                 .experts = 8,

@@ -274,6 +274,7 @@ class Ops {
     int64_t rows = 0, max_cols = 0;  // widest linear input
     int64_t max_positions = 0;       // context length
     int64_t heads = 0, head_dim = 0, index_heads = 0, index_dim = 0;
+    int64_t attention_keys = 0;  // most keys of a row: window, draft block and chosen entries
     int64_t hidden = 0, expert_width = 0, experts = 0, experts_per_token = 0;
     int threads = 1;
   };

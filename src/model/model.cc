@@ -71,6 +71,7 @@ kernels::Ops::WorkspaceShape Model::workspace_shape() const {
           .head_dim = c.head_dim,
           .index_heads = c.index_n_heads,
           .index_dim = c.index_head_dim,
+          .attention_keys = c.sliding_window + std::max(c.index_topk, c.dspark_block_size),
           .hidden = d,
           .expert_width = c.moe_intermediate_size,
           .experts = std::max(c.n_routed_experts, c.dspark_n_routed_experts),

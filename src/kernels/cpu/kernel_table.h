@@ -57,6 +57,21 @@ int64_t mhc_scratch_bytes(const Ops::WorkspaceShape& shape);
 int64_t select_scratch_bytes(const Ops::WorkspaceShape& shape);
 int64_t attention_scratch_bytes(const Ops::WorkspaceShape& shape);
 
+// Buffers of a thread in attention: a segment of decoded keys, then for each row and head of a unit its query, its
+// scores and the inverse of their sum.
+struct AttentionPlan {
+  static constexpr int64_t kMaxRows = 16;
+  int64_t heads, dim;
+  int64_t rows;          // of a unit, at most
+  int64_t segment_keys;  // decoded at a time, a multiple of 16
+  int64_t score_stride;  // room for all keys of a row, rounded up to a vector, and a vector more
+
+  int64_t key_floats() const { return segment_keys * dim + 16; }
+  int64_t head_floats() const { return dim + score_stride + 1; }
+};
+AttentionPlan plan_attention(int64_t heads, int64_t dim, int64_t keys_of_row);
+int64_t attention_floats(const AttentionPlan& plan);  // of a thread; not less for more heads
+
 // The largest magnitudes of activations in the integer products of `fast`.
 constexpr int kInt8Limit = 127;      // beside FP4 weights: 32 * 24 * 127 and their offset stay far below 2^31
 constexpr int kInt16Limit = 2047;    // beside FP8 weights: 32 * 28672 * 2047 < 2^31

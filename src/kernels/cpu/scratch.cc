@@ -81,9 +81,24 @@ int64_t select_scratch_bytes(const Ops::WorkspaceShape& s) {
   return rows * row + 8192;
 }
 
+namespace {
+constexpr int64_t kSegmentFloats = 80 << 10 >> 2;  // beside the unit's buffers in a second-level cache of 512 KiB
+constexpr int64_t kUnitFloats = 256 << 10 >> 2;
+}  // namespace
+
+AttentionPlan plan_attention(int64_t heads, int64_t dim, int64_t keys_of_row) {
+  AttentionPlan plan{.heads = heads, .dim = dim, .rows = 1, .segment_keys = 16, .score_stride = 0};
+  // A window of 128 and the rows of a unit fit one segment where heads are narrow.
+  plan.segment_keys = std::clamp<int64_t>(round_down(kSegmentFloats / dim, int64_t{16}), 16, 128 + 2 * plan.kMaxRows);
+  plan.score_stride = round_up(keys_of_row, int64_t{16}) + 16;
+  plan.rows = std::clamp<int64_t>(kUnitFloats / std::max<int64_t>(1, heads * plan.head_floats()), 1, plan.kMaxRows);
+  return plan;
+}
+int64_t attention_floats(const AttentionPlan& plan) {
+  return round_up(plan.key_floats() + std::max(kUnitFloats, plan.heads * plan.head_floats()), int64_t{16});
+}
 int64_t attention_scratch_bytes(const Ops::WorkspaceShape& s) {
-  const int64_t heads = round_up(s.heads, int64_t{16});
-  return s.threads * ((2 * heads + 16) * s.head_dim + 19 * heads) * 4 + 4096;
+  return s.threads * attention_floats(plan_attention(s.heads, s.head_dim, s.attention_keys)) * 4 + kScratchAlign;
 }
 
 }  // namespace deepinfer::kernels::cpu

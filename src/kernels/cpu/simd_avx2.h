@@ -202,6 +202,12 @@ DI_INLINE VI load_u8(const uint8_t* p) {
   const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
 }
+DI_INLINE VF load_e4m3(const uint8_t* p) {
+  const __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+  const VF v = {_mm256_cvtph_ps(_mm256_castsi256_si128(half)), _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
+  return mul(v, set(0x1p8f));
+}
 // The low 16 bits of each lane, in order.
 DI_INLINE __m256i pack16(VI v) {
   const __m256i low = _mm256_set1_epi32(0xffff);
@@ -240,6 +246,9 @@ DI_INLINE VF e2m1_value(VI code) {
   const VI sign = slli<28>(andi(code, seti(8)));
   const VF v = {_mm256_permutevar8x32_ps(magnitude, code.lo), _mm256_permutevar8x32_ps(magnitude, code.hi)};
   return as_float(ori(bits(v), sign));
+}
+DI_INLINE VF e2m1_of_low_bits(VI code) {
+  return e2m1_value(code);  // the permutation looks at three bits, the sign is masked
 }
 DI_INLINE VI load_nibbles(const uint8_t* p) {
   int32_t half[2];

@@ -164,6 +164,12 @@ DI_INLINE int append_lanes(int32_t* to, VM m, int32_t base) {
 DI_INLINE VI load_u8(const uint8_t* p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+// Sixteen e4m3 codes as floats: moved to the places of fp16, whose exponents count from 2^-8 of it. Exact.
+DI_INLINE VF load_e4m3(const uint8_t* p) {
+  const __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+  return mul(_mm512_cvtph_ps(half), set(0x1p8f));
+}
 DI_INLINE void store_u8(uint8_t* p, VI v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
 }
@@ -188,6 +194,10 @@ DI_INLINE void store_s16_even_odd(int16_t* p, VI v) {
 DI_INLINE VF e2m1_value(VI code) {
   return _mm512_permutexvar_ps(
       code, _mm512_setr_ps(0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -0.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f));
+}
+// The same of the four low bits of each lane.
+DI_INLINE VF e2m1_of_low_bits(VI code) {
+  return e2m1_value(code);  // vpermps looks at no other bits
 }
 // The sixteen nibbles of 8 bytes, low ones first.
 DI_INLINE VI load_nibbles(const uint8_t* p) {

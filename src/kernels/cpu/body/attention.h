@@ -1,265 +1,239 @@
 // Attention of each row over its window keys and its chosen entries, all heads sharing one key that is also the value.
 //
-//   A unit is one row and a set of heads. Keys are taken in the order window ascending, then chosen ascending, in
-//   chunks of 16 counted from the row's first key: decoded once to fp32, then used by all heads of the unit. Lanes are
-//   heads for the scores (queries transposed to [D][heads]) and channels for the sum.
+//   A unit is up to kMaxRows consecutive rows of one run, which share nearly all window keys, and a set of heads. In
+//   segments that stay in cache the keys are decoded and meet all rows of the unit: first for the scores (lanes are
+//   keys), then, when a row's scores have become weights, for the sum (lanes are channels).
 //
-// Order of additions, depending on nothing but the row's own keys: a score is one fma chain over channels in ascending
-// order; denominator and output run over keys in ascending order, under a running maximum: a chunk that raises it
-// rescales both.
+// Order of additions, depending on nothing but the row's own keys, window before chosen, both ascending: a score is one
+// fma chain over channels in ascending order; the sum of the weights takes keys l, l + 16, ... in lane l, then the lane
+// tree, then the sink; an output is one fma chain over keys in ascending order, times 1 / sum.
 #pragma once
 
-#include "kernels/cpu/body/input.h"
+#include "kernels/cpu/body/attention_keys.h"
 
 namespace deepinfer::kernels::cpu {
 namespace {
 
-constexpr int kKeys = 16;
-constexpr int64_t kMaxScales = 256;  // entry scales of a record: head_dim <= 4096
+// Tiles of heads x vectors: as many sums as registers allow beside the keys and a broadcast.
+#if defined(__AVX512VNNI__)
+constexpr int kTileHeads = 8, kTileVectors = 2;
+#else
+constexpr int kTileHeads = 4, kTileVectors = 1;
+#endif
 
-DI_INLINE void decode_window_key(const uint8_t* record, int64_t dim, float* out) {
-  for (int64_t c = 0; c < dim; c += 32) {
-    const VF scale = ue8m0_value<0>(seti(record[dim + c / 32]));
-    store(out + c, mul(e4m3_value<0>(load_u8(record + c)), scale));
-    store(out + c + 16, mul(e4m3_value<0>(load_u8(record + c + 16)), scale));
-  }
-}
-DI_INLINE void decode_entry(const uint8_t* record, int64_t dim, float* out) {
-  alignas(64) float scales[kMaxScales + 16];
-  const uint8_t* codes = record + dim / 2;
-  const int64_t n = dim / 16;
-  int64_t g = 0;
-  for (; g + 16 <= n; g += 16) store(scales + g, e4m3_value<0>(load_u8(codes + g)));
-  if (g < n) {
-    uint8_t tail[16] = {};
-    __builtin_memcpy(tail, codes + g, static_cast<size_t>(n - g));
-    store(scales + g, e4m3_value<0>(load_u8(tail)));
-  }
-  for (g = 0; g < n; ++g) store(out + 16 * g, mul(e2m1_value(load_nibbles(record + 8 * g)), set(scales[g])));
+// f<H>(h) over pieces of H heads: as many of the largest size as fit, then of half of it, down to one head.
+template <int H = kTileHeads, typename F>
+DI_INLINE void for_heads(int h, int num_heads, F&& f) {
+  for (; h + H <= num_heads; h += H) f.template operator()<H>(h);
+  if constexpr (H > 1) for_heads<H / 2>(h, num_heads, f);
 }
 
-// The keys of one row by number.
-struct Keys {
-  const AttentionParams* p;
-  const Run* run;
-  const int32_t* chosen;
-  int64_t first_pos, num_window, count;
-
-  DI_INLINE Keys(const AttentionParams& params, int64_t t) : p(&params) {
-    run = &params.batch->runs[static_cast<size_t>(params.batch->run_of_row[t])];
-    const int64_t pos = params.batch->positions[t], window = params.window.window;
-    const int64_t end = params.block_mask ? run->first_pos + run->num_rows : pos + 1;
-    int64_t begin = params.block_mask ? run->first_pos - window : pos - window + 1;
-    if (begin < run->window_floor) begin = run->window_floor;
-    if (begin < 0) begin = 0;
-    first_pos = begin;
-    num_window = end > begin ? end - begin : 0;
-    count = num_window;
-    chosen = params.chosen.empty() ? nullptr : params.chosen.row<int32_t>(t);
-    if (chosen != nullptr) {
-      int64_t n = 0;
-      while (n < params.chosen.cols && chosen[n] >= 0) ++n;  // ascending, then -1
-      count += n;
-    }
-  }
-  DI_INLINE const uint8_t* record(int64_t i) const {
-    if (i < num_window) {
-      const int64_t pos = first_pos + i, bytes = p->head_dim + p->head_dim / 32;
-      return reinterpret_cast<const uint8_t*>(pos >= run->first_pos
-                                                  ? p->records + (run->row_begin + pos - run->first_pos) * bytes
-                                                  : p->window.record(run->slot, pos));
-    }
-    const int64_t group = chosen[i - num_window], per_block = p->global.entries_per_block();
-    return reinterpret_cast<const uint8_t*>(p->global.main +
-                                            run->block_table[group / per_block] * p->global.main_block_bytes +
-                                            group % per_block * (p->head_dim / 2 + p->head_dim / 16));
-  }
-  // Keys [i, i + kKeys) to out [kKeys][dim], zeros past the end.
-  DI_INLINE void decode(int64_t i, float* out) const {
-    const int64_t dim = p->head_dim;
-    for (int k = 0; k < kKeys; ++k, out += dim) {
-      if (i + k >= count) {
-        __builtin_memset(out, 0, static_cast<size_t>(dim) * 4);
-      } else if (i + k < num_window) {
-        decode_window_key(record(i + k), dim, out);
-      } else {
-        decode_entry(record(i + k), dim, out);
-      }
-    }
-  }
-};
-
-// scores[key][heads], V vectors of heads from column `at`.
-template <int V>
-DI_INLINE void score_chunk(const float* q, int64_t heads, int64_t at, const float* keys, int64_t dim, float scale,
-                           float* scores) {
-  for (int k0 = 0; k0 < kKeys; k0 += 8) {
-    VF acc[8][V];
+// scores[h][key] of 16 V keys, decoded across.
+template <int H, int V>
+DI_INLINE void score_tile(const float* q, int64_t dim, const float* keys, int64_t key_stride, float scale,
+                          float* scores, int64_t score_stride) {
+  VF acc[H][V];
 #pragma GCC unroll 8
-    for (int k = 0; k < 8; ++k) {
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) acc[k][v] = zero();
-    }
-    const float* key = keys + k0 * dim;
-    for (int64_t c = 0; c < dim; ++c) {
-      VF a[V];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) a[v] = load(q + c * heads + at + 16 * v);
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        const VF b = set(key[k * dim + c]);
-#pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) acc[k][v] = fma(a[v], b, acc[k][v]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int k = 0; k < 8; ++k) {
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) store(scores + (k0 + k) * heads + at + 16 * v, mul(acc[k][v], set(scale)));
-    }
-  }
-}
-
-// out[h][c] = out[h][c] * factor[h] + sum over keys weight[key][h] * key[key][c]
-template <int H, int C>
-DI_INLINE void add_values(const float* weights, int64_t heads, const float* factor, const float* keys, int64_t dim,
-                          float* out) {
-  VF acc[H][C];
-#pragma GCC unroll 4
   for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) acc[h][c] = mul(load(out + h * dim + 16 * c), set(factor[h]));
-  }
 #pragma GCC unroll 2
-  for (int k = 0; k < kKeys; ++k) {
-    VF v[C];
+    for (int v = 0; v < V; ++v) acc[h][v] = zero();
+  }
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) v[c] = load(keys + k * dim + 16 * c);
-#pragma GCC unroll 4
+  for (int64_t c = 0; c < dim; ++c, keys += key_stride) {
+    VF k[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) k[v] = load(keys + 16 * v);
+#pragma GCC unroll 8
     for (int h = 0; h < H; ++h) {
-      const VF w = set(weights[k * heads + h]);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) acc[h][c] = fma(w, v[c], acc[h][c]);
+      const VF b = set(q[h * dim + c]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) acc[h][v] = fma(k[v], b, acc[h][v]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h) {
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) store(out + h * dim + 16 * c, acc[h][c]);
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) store(scores + h * score_stride + 16 * v, mul(acc[h][v], set(scale)));
   }
 }
 
-// Buffers of one thread for `heads` heads, a multiple of 16.
-struct AttentionBuffers {
-  float *q, *out, *keys, *scores, *top, *total, *factor;
-  static int64_t floats(int64_t heads, int64_t dim) { return 2 * heads * dim + kKeys * dim + (kKeys + 3) * heads; }
-  AttentionBuffers(float* at, int64_t heads, int64_t dim) {
-    q = at, out = q + heads * dim, keys = out + heads * dim, scores = keys + kKeys * dim;
-    top = scores + kKeys * heads, total = top + heads, factor = total + heads;
+// out[h][channels of V vectors] += sum over `count` keys, decoded along, of weights[h][key] * key.
+template <int H, int V>
+DI_INLINE void value_tile(const float* weights, int64_t weight_stride, const float* keys, int64_t dim, int64_t count,
+                          float* out) {
+  VF acc[H][V];
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) acc[h][v] = load(out + h * dim + 16 * v);
   }
-};
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < count; ++k, keys += dim) {
+    VF value[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) value[v] = load(keys + 16 * v);
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) {
+      const VF w = set(weights[h * weight_stride + k]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) acc[h][v] = fma(w, value[v], acc[h][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) store(out + h * dim + 16 * v, acc[h][v]);
+  }
+}
 
+// Scores of `count` keys; up to 15 floats behind them are spoiled.
+inline void score_keys(const float* q, int num_heads, int64_t dim, const float* keys, int64_t key_stride, int64_t count,
+                       float scale, float* scores, int64_t score_stride) {
+  for_heads(0, num_heads, [&]<int H>(int h) {
+    int64_t k = 0;
+    for (; k + 16 * (kTileVectors - 1) < count; k += 16 * kTileVectors) {
+      score_tile<H, kTileVectors>(q + h * dim, dim, keys + k, key_stride, scale, scores + h * score_stride + k,
+                                  score_stride);
+    }
+    if (k < count)
+      score_tile<H, 1>(q + h * dim, dim, keys + k, key_stride, scale, scores + h * score_stride + k, score_stride);
+  });
+}
+inline void add_values(const float* weights, int64_t weight_stride, int num_heads, const float* keys, int64_t dim,
+                       int64_t count, float* out) {
+  for_heads(0, num_heads, [&]<int H>(int h) {
+    for (int64_t c = 0; c < dim; c += 16 * kTileVectors) {
+      value_tile<H, kTileVectors>(weights + h * weight_stride, weight_stride, keys + c, dim, count, out + h * dim + c);
+    }
+  });
+}
+
+// Scores of one head become weights under their maximum and the sink's; returns 1 / sum.
+DI_INLINE float softmax(float* scores, int64_t count, float sink) {
+  for (int64_t k = count; k % 16 != 0; ++k) scores[k] = -__builtin_inff();
+  VF largest = set(sink);
+  for (int64_t k = 0; k < count; k += 16) largest = vmax(load(scores + k), largest);
+  const VF top = set(reduce_max(largest));
+  VF total = zero();
+  for (int64_t k = 0; k < count; k += 16) {
+    const VF e = vexp(sub(load(scores + k), top));
+    total = add(total, e);
+    store(scores + k, e);
+  }
+  alignas(64) float of_sink[16];
+  store(of_sink, vexp(sub(set(sink), top)));
+  return 1.f / (reduce(total) + of_sink[0]);
+}
+
+// Rows first_row .. first_row + num_rows - 1, all of one run, and heads first_head .. first_head + num_heads - 1.
 struct AttentionUnit {
   const AttentionParams& p;
-  int64_t t;
+  const AttentionPlan& plan;
+  const Run& run;
+  int64_t first_row, num_rows;
   int first_head, num_heads;
-  int64_t heads;  // num_heads rounded up to whole vectors
-  const AttentionBuffers& b;
+  float *keys, *q, *scores, *inverse_sums;  // a segment; [rows][heads] of dim, of plan.score_stride, of 1
+  RowKeys rows[AttentionPlan::kMaxRows];
 
-  // Rotated queries, transposed to [dim][heads]; missing heads are zero.
-  DI_INLINE void load_queries() const {
-    const int64_t dim = p.head_dim;
-    for (int h = 0; h < heads; ++h) {
-      float* row = b.out + h * dim;
-      if (h < num_heads) {
-        rotate_row(p.q.f32(t) + (first_head + h) * dim, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols,
-                   false, row);
-      } else {
-        __builtin_memset(row, 0, static_cast<size_t>(dim) * 4);
-      }
-    }
-    for (int64_t h = 0; h < heads; h += 16) {
-      for (int64_t c = 0; c < dim; c += 4) {
-        const uint8_t* rows[16];
-        for (int i = 0; i < 16; ++i) rows[i] = reinterpret_cast<const uint8_t*>(b.out + (h + i) * dim + c);
-        VI v[4];
-        transpose_16x16(rows, v);
-        for (int i = 0; i < 4; ++i) storei(b.q + (c + i) * heads + h, v[i]);
-      }
-    }
-    __builtin_memset(b.out, 0, static_cast<size_t>(heads * dim) * 4);
-    for (int64_t h = 0; h < heads; h += 16) {
-      store(b.top + h, set(-1e30f));  // stands for "no key": the sink then takes everything and the result is 0
-      store(b.total + h, zero());
-      store(b.factor + h, set(1.f));
-    }
+  AttentionUnit(const AttentionParams& params, const AttentionPlan& plan_, float* buffers, int64_t row, int64_t count,
+                int head, int heads)
+      : p(params),
+        plan(plan_),
+        run(params.batch->runs[static_cast<size_t>(params.batch->run_of_row[row])]),
+        first_row(row),
+        num_rows(count),
+        first_head(head),
+        num_heads(heads) {
+    keys = buffers;
+    q = keys + plan.key_floats();
+    scores = q + num_rows * num_heads * p.head_dim;
+    inverse_sums = scores + num_rows * num_heads * plan.score_stride;
+    for (int64_t r = 0; r < num_rows; ++r) rows[r] = keys_of_row(p, run, row + r);
   }
-  DI_INLINE void score(int64_t valid) const {
-    const int64_t dim = p.head_dim;
-    int64_t h = 0;
-    for (; h + 32 <= heads; h += 32) score_chunk<2>(b.q, heads, h, b.keys, dim, p.scale, b.scores);
-    if (h < heads) score_chunk<1>(b.q, heads, h, b.keys, dim, p.scale, b.scores);
-    for (int64_t k = valid; k < kKeys; ++k) {
-      for (h = 0; h < heads; h += 16) store(b.scores + k * heads + h, set(-__builtin_inff()));
-    }
-  }
-  DI_INLINE VF chunk_top(int64_t h) const {
-    VF top = load(b.top + h);
-    for (int k = 0; k < kKeys; ++k) top = vmax(top, load(b.scores + k * heads + h));
-    return top;
-  }
-  // Scores become weights under the maximum so far; `factor` brings what was added before to it.
-  DI_INLINE void weigh() const {
-    for (int64_t h = 0; h < heads; h += 16) {
-      const VF top = chunk_top(h), factor = vexp(sub(load(b.top + h), top));
-      VF total = mul(load(b.total + h), factor);
-      store(b.factor + h, factor);
-      store(b.top + h, top);
-      for (int k = 0; k < kKeys; ++k) {
-        const VF e = vexp(sub(load(b.scores + k * heads + h), top));
-        total = add(total, e);
-        store(b.scores + k * heads + h, e);
-      }
-      store(b.total + h, total);
-    }
-  }
-  DI_INLINE void add_chunk() const {
-    const int64_t dim = p.head_dim;
-    int h = 0;
-    for (; h + 4 <= num_heads; h += 4) {
-      int64_t c = 0;
-      for (; c + 64 <= dim; c += 64) {
-        add_values<4, 4>(b.scores + h, heads, b.factor + h, b.keys + c, dim, b.out + h * dim + c);
-      }
-      for (; c < dim; c += 16)
-        add_values<4, 1>(b.scores + h, heads, b.factor + h, b.keys + c, dim, b.out + h * dim + c);
-    }
-    for (; h < num_heads; ++h) {
-      for (int64_t c = 0; c < dim; c += 16) {
-        add_values<1, 1>(b.scores + h, heads, b.factor + h, b.keys + c, dim, b.out + h * dim + c);
-      }
-    }
-  }
-  inline void run() const {
-    const int64_t dim = p.head_dim;
-    const Keys keys(p, t);
-    load_queries();
-    for (int64_t i = 0; i < keys.count; i += kKeys) {
-      keys.decode(i, b.keys);
-      score(keys.count - i);
-      weigh();
-      add_chunk();
-    }
+
+  DI_INLINE float* queries(int64_t r) const { return q + r * num_heads * p.head_dim; }
+  DI_INLINE float* scores_of(int64_t r) const { return scores + r * num_heads * plan.score_stride; }
+  DI_INLINE float* out(int64_t r) const { return p.out.f32(first_row + r) + first_head * p.head_dim; }
+  DI_INLINE void rotate(int64_t r, const float* from, bool inverse, float* to) const {
+    const int64_t t = first_row + r;
     for (int h = 0; h < num_heads; ++h) {
-      alignas(64) float sink[16];
-      store(sink, vexp(set(p.sink[first_head + h] - b.top[h])));
-      const VF total = set(b.total[h] + sink[0]);
-      float *row = b.out + h * dim, *out = p.out.f32(t) + (first_head + h) * dim;
-      for (int64_t c = 0; c < dim; c += 16) store(row + c, div(load(row + c), total));
-      rotate_row(row, dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, true, out);
+      rotate_row(from + h * p.head_dim, p.head_dim, p.rope.cos.f32(t), p.rope.sin.f32(t), p.rope.cos.cols, inverse,
+                 to + h * p.head_dim);
+    }
+  }
+
+  // f(row, its first key in the segment, that key's index in the row, number of keys) for each segment of window keys,
+  // which `decode(count, record_of)` has decoded.
+  template <typename D, typename F>
+  DI_INLINE void for_window(D&& decode, F&& f) const {
+    const int64_t end = rows[num_rows - 1].end;
+    for (int64_t s = rows[0].begin; s < end; s += plan.segment_keys) {
+      const int64_t stop = s + plan.segment_keys < end ? s + plan.segment_keys : end;
+      decode(stop - s, [&](int64_t i) { return window_record(p, run, s + i); });
+      for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t from = rows[r].begin > s ? rows[r].begin : s, to = rows[r].end < stop ? rows[r].end : stop;
+        if (from < to) f(r, from - s, from - rows[r].begin, to - from);
+      }
+    }
+  }
+  template <typename D, typename F>
+  DI_INLINE void for_chosen(D&& decode, F&& f) const {
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const RowKeys& row = rows[r];
+      for (int64_t s = 0; s < row.num_chosen; s += plan.segment_keys) {
+        const int64_t left = row.num_chosen - s, count = left < plan.segment_keys ? left : plan.segment_keys;
+        decode(count, [&](int64_t i) { return entry_record(p, run, row.chosen[s + i]); });
+        f(r, int64_t{0}, row.num_window() + s, count);
+      }
+    }
+  }
+
+  inline void score() const {
+    const int64_t dim = p.head_dim, stride = plan.segment_keys;
+    auto score_row = [&](int64_t r, int64_t key, int64_t index, int64_t count) {
+      score_keys(queries(r), num_heads, dim, keys + key, stride, count, p.scale, scores_of(r) + index,
+                 plan.score_stride);
+    };
+    for_window([&](int64_t n, auto&& record) { decode_across<Record::kWindow>(n, dim, record, keys, stride); },
+               score_row);
+    for_chosen([&](int64_t n, auto&& record) { decode_across<Record::kEntry>(n, dim, record, keys, stride); },
+               score_row);
+  }
+  inline void add() const {
+    const int64_t dim = p.head_dim;
+    auto add_row = [&](int64_t r, int64_t key, int64_t index, int64_t count) {
+      add_values(scores_of(r) + index, plan.score_stride, num_heads, keys + key * dim, dim, count, out(r));
+    };
+    for_window([&](int64_t n, auto&& record) { decode_along<Record::kWindow>(n, dim, record, keys); }, add_row);
+    for_chosen([&](int64_t n, auto&& record) { decode_along<Record::kEntry>(n, dim, record, keys); }, add_row);
+  }
+  inline void run_rows() const {
+    const int64_t dim = p.head_dim;
+    for (int64_t r = 0; r < num_rows; ++r) rotate(r, p.q.f32(first_row + r) + first_head * dim, false, queries(r));
+    score();
+    for (int64_t r = 0; r < num_rows; ++r) {
+      for (int h = 0; h < num_heads; ++h) {
+        inverse_sums[r * num_heads + h] =
+            softmax(scores_of(r) + h * plan.score_stride, rows[r].count(), p.sink[first_head + h]);
+      }
+      __builtin_memset(out(r), 0, static_cast<size_t>(num_heads * dim) * 4);
+    }
+    add();
+    for (int64_t r = 0; r < num_rows; ++r) {
+      for (int h = 0; h < num_heads; ++h) {
+        float* row = out(r) + h * dim;
+        for (int64_t c = 0; c < dim; c += 16) store(row + c, mul(load(row + c), set(inverse_sums[r * num_heads + h])));
+      }
+      rotate(r, out(r), true, out(r));
     }
   }
 };
+
+// Rows of a unit: a whole number of rounds over the threads, as few as the plan allows.
+DI_INLINE int64_t rows_per_unit(int64_t num_rows, int threads, int64_t most) {
+  const int64_t rounds = (num_rows + most * threads - 1) / (most * threads);
+  return (num_rows + rounds * threads - 1) / (rounds * threads);
+}
 
 }  // namespace
 
@@ -267,22 +241,35 @@ namespace DI_ISA {
 
 void attention(const Context& ctx, const AttentionParams& p) {
   const int64_t num_rows = p.q.rows;
+  if (num_rows == 0) return;
   const int threads = ctx.pool.size();
+  int64_t block_rows = 0;
+  for (const Run& run : p.batch->runs) block_rows = run.num_rows > block_rows ? run.num_rows : block_rows;
+  const int64_t most_keys = p.window.window + (p.block_mask ? block_rows : 0) + (p.chosen.empty() ? 0 : p.chosen.cols);
   // All heads of a row decode a key once; fewer only if the threads would otherwise idle.
   int64_t unit_heads = p.heads;
-  while (unit_heads > 16 && num_rows * ((p.heads + unit_heads - 1) / unit_heads) < threads)
-    unit_heads = (unit_heads / 2 + 15) / 16 * 16;
-  const int64_t heads = (unit_heads + 15) / 16 * 16, per_row = (p.heads + unit_heads - 1) / unit_heads;
+  while (unit_heads > kTileHeads && num_rows * ((p.heads + unit_heads - 1) / unit_heads) < threads)
+    unit_heads = (unit_heads / 2 + kTileHeads - 1) / kTileHeads * kTileHeads;
+  const int64_t splits = (p.heads + unit_heads - 1) / unit_heads;
+  const AttentionPlan plan = plan_attention(unit_heads, p.head_dim, most_keys);
+  const int64_t unit_rows = rows_per_unit(num_rows, threads, plan.rows);
   Scratch scratch(ctx);
-  const int64_t floats = AttentionBuffers::floats(heads, p.head_dim);
+  const int64_t floats = attention_floats(plan);
   float* buffers = static_cast<float*>(scratch.take(threads * floats * 4));
+  const int64_t num_units = (num_rows + unit_rows - 1) / unit_rows * splits;
   int64_t next = 0;
   ctx.pool.share([&](int thread) {
-    const AttentionBuffers b(buffers + thread * floats, heads, p.head_dim);
-    for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < num_rows * per_row;) {
-      const int first = static_cast<int>(i % per_row * unit_heads);
-      const int count = p.heads - first < unit_heads ? p.heads - first : static_cast<int>(unit_heads);
-      AttentionUnit{p, i / per_row, first, count, heads, b}.run();
+    for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < num_units;) {
+      const int first_head = static_cast<int>(i % splits * unit_heads);
+      const int heads = p.heads - first_head < unit_heads ? p.heads - first_head : static_cast<int>(unit_heads);
+      int64_t row = i / splits * unit_rows;
+      const int64_t end = row + unit_rows < num_rows ? row + unit_rows : num_rows;
+      while (row < end) {  // the rows of one run after the other
+        int64_t count = 1;
+        while (row + count < end && p.batch->run_of_row[row + count] == p.batch->run_of_row[row]) ++count;
+        AttentionUnit(p, plan, buffers + thread * floats, row, count, first_head, heads).run_rows();
+        row += count;
+      }
     }
   });
 }
