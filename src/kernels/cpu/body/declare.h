@@ -38,6 +38,7 @@ struct Tokens {
 };
 
 constexpr int kPanel = 16, kBlockRows = 64, kMaxTokens = 256;
+constexpr int kFewTokens = 8;  // up to here a chunk is one panel and long, above four panels and short
 
 namespace DI_ISA {
 

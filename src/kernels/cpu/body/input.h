@@ -126,9 +126,20 @@ inline PackedInput pack_input(const Context& ctx, Scratch& scratch, const Tensor
   return packed;
 }
 
-// Weight rows are handed out in units: small enough to spread over the threads, at most a block.
-DI_INLINE int64_t unit_rows(int64_t total_rows, int threads) {
-  return total_rows >= int64_t{kBlockRows} * 4 * threads ? kBlockRows : total_rows >= int64_t{32} * threads ? 32 : 16;
+// Weight rows are handed out in units: small enough to spread over the threads, at most a block. With many rows of x a
+// whole block is worth an uneven share: its tiles are twice as fast.
+DI_INLINE int64_t unit_rows(int64_t total_rows, int64_t num_tokens, int threads) {
+  const int64_t blocks_a_thread = num_tokens > kFewTokens ? 1 : 4;
+  return total_rows >= kBlockRows * blocks_a_thread * threads ? kBlockRows
+         : total_rows >= int64_t{32} * threads                ? 32
+                                                              : 16;
+}
+// Where those units are few, many rows of x are cut as well, into pieces of whole tiles.
+DI_INLINE int64_t unit_tokens(int64_t num_units, int64_t num_tokens, int threads) {
+  constexpr int64_t kTiles = 24;
+  const int64_t pieces = (4 * threads + num_units - 1) / num_units;
+  if (num_tokens <= kFewTokens || threads == 1) return num_tokens;
+  return ((num_tokens + pieces - 1) / pieces + kTiles - 1) / kTiles * kTiles;
 }
 
 }  // namespace

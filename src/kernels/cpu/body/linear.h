@@ -7,20 +7,22 @@ namespace deepinfer::kernels::cpu {
 namespace {
 
 // Rows [row, row + count) of a weight against columns from group `group` of the input, into columns `column` of y.
+// Rows [first_token, end_token) of x and y.
 struct Unit {
   const Weight* weight;
   int64_t row, count, group, column;
   TensorView y;
   bool accumulate;
+  int64_t first_token, end_token;
 };
 
-inline void run_unit(const Unit& u, const Input& input, int64_t num_tokens) {
+inline void run_unit(const Unit& u, const Input& input) {
   alignas(64) float acc[kMaxTokens * kBlockRows];
-  for (int64_t t0 = 0; t0 < num_tokens; t0 += kMaxTokens) {
+  for (int64_t t0 = u.first_token; t0 < u.end_token; t0 += kMaxTokens) {
     Tokens tokens;
     tokens.input = input.from_group(u.group);
     tokens.first = t0;
-    tokens.count = static_cast<int>(num_tokens - t0 < kMaxTokens ? num_tokens - t0 : kMaxTokens);
+    tokens.count = static_cast<int>(u.end_token - t0 < kMaxTokens ? u.end_token - t0 : kMaxTokens);
     DI_ISA::product(*u.weight, u.row, u.count, tokens, acc);
     for (int i = 0; i < tokens.count; ++i) {
       float* y = u.y.f32(t0 + i) + u.column;
@@ -47,15 +49,19 @@ void linear(const Context& ctx, const LinearParams& p) {
     total_rows += job.weight.rows;
   }
   const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
-  const int64_t step = unit_rows(total_rows, ctx.pool.size());
+  const int64_t num_tokens = p.x.rows, step = unit_rows(total_rows, num_tokens, ctx.pool.size());
   int64_t num_units = 0;
   for (const LinearJob& job : p.jobs) num_units += (job.weight.rows + step - 1) / step;
-  ctx.pool.each(num_units, [&](int64_t i) {
+  const int64_t tokens = unit_tokens(num_units, num_tokens, ctx.pool.size());
+  const int64_t pieces = (num_tokens + tokens - 1) / tokens;
+  ctx.pool.each(num_units * pieces, [&](int64_t unit) {
+    const int64_t first = unit % pieces * tokens, end = first + tokens < num_tokens ? first + tokens : num_tokens;
+    int64_t i = unit / pieces;
     const LinearJob* job = p.jobs.data();
     for (int64_t n; i >= (n = (job->weight.rows + step - 1) / step); ++job) i -= n;
     const int64_t row = i * step, left = job->weight.rows - row;
-    const Unit unit{&job->weight, row, left < step ? left : step, 0, row, job->y, job->accumulate};
-    run_unit(unit, packed.of(job->weight.kind), p.x.rows);
+    run_unit({&job->weight, row, left < step ? left : step, 0, row, job->y, job->accumulate, first, end},
+             packed.of(job->weight.kind));
   });
 }
 
@@ -67,13 +73,15 @@ void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
   const PackedInput packed = pack_input(ctx, scratch, p.x, needs);
   const Input& input = packed.of(p.weight.kind);
   const int64_t rows = p.weight.rows / p.groups, input_groups = p.weight.cols / 32;
-  int64_t step = unit_rows(p.weight.rows, ctx.pool.size());
+  int64_t step = unit_rows(p.weight.rows, p.x.rows, ctx.pool.size());
   // A panel must not cross a row of FP8 scales: where groups do not start at multiples of 32 rows, pieces end there.
   const bool aligned = rows % 32 == 0;
   if (!aligned) step = 16;
   const int64_t per_group = aligned ? (rows + step - 1) / step : (rows + 15) / 16 + 1;
-  ctx.pool.each(p.groups * per_group, [&](int64_t i) {
-    const int64_t g = i / per_group, end = (g + 1) * rows;
+  const int64_t tokens = unit_tokens(p.groups * per_group, p.x.rows, ctx.pool.size());
+  const int64_t pieces = (p.x.rows + tokens - 1) / tokens;
+  ctx.pool.each(p.groups * per_group * pieces, [&](int64_t unit) {
+    const int64_t first = unit % pieces * tokens, i = unit / pieces, g = i / per_group, end = (g + 1) * rows;
     int64_t row = g * rows + i % per_group * step, stop = row + step;
     if (!aligned) {
       const int64_t base = g * rows / 16 * 16 + i % per_group * 16;
@@ -82,7 +90,9 @@ void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
     }
     if (stop > end) stop = end;
     if (row >= stop) return;
-    run_unit(Unit{&p.weight, row, stop - row, g * input_groups, row, p.y, false}, input, p.x.rows);
+    run_unit({&p.weight, row, stop - row, g * input_groups, row, p.y, false, first,
+              first + tokens < p.x.rows ? first + tokens : p.x.rows},
+             input);
   });
 }
 

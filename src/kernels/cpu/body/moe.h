@@ -203,7 +203,7 @@ void moe(const Context& ctx, const MoeParams& p) {
     const int64_t row = i * step, left = group->weights->w1.rows - row;
     up_unit(plan, x, *group, row, left < step ? left : step);
   });
-  const int64_t d = p.x.cols, down_step = unit_rows(d, threads);
+  const int64_t d = p.x.cols, down_step = unit_rows(d, p.x.rows, threads);
   ctx.pool.each((d + down_step - 1) / down_step, [&](int64_t i) {
     const int64_t row = i * down_step;
     down_unit(plan, row, d - row < down_step ? d - row : down_step);

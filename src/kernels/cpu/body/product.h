@@ -22,7 +22,6 @@ constexpr int kTileTokens = 6;  // 4 x 6 sums, 4 weights and a broadcast in 32 r
 #else
 constexpr int kTileTokens = 2;
 #endif
-constexpr int kFewTokens = 8;  // up to here a chunk is one panel and long, above four panels and short
 
 struct ChunkBuffer {
   alignas(64) uint8_t weights[kChunkBytes];

@@ -6,8 +6,8 @@
 //   the score of a row is cut into pieces of kPieceKeys over all threads, so that one row over a million keys uses the
 //   whole machine.
 //
-// The k best are found in O(n) without sorting: a radix search on the ordered bits finds the k-th largest value, one
-// pass collects what is larger and the first of what is equal (lower index first).
+// The k best are found in O(n) without sorting: a search on the ordered bits (by radix, or bit by bit among few) finds
+// the k-th largest value, one pass collects what is larger and the first of what is equal (lower index first).
 #pragma once
 
 #include "kernels/cpu/body/records.h"
@@ -163,14 +163,44 @@ DI_INLINE bool refine(const float* scores, int64_t n, uint32_t& prefix, int64_t&
   return true;
 }
 
+// The k-th largest of the scores, as ordered bits, and how many of those equal to it are taken; false if there are
+// fewer than k valid ones.
+DI_INLINE bool search_many(const float* scores, int64_t n, int64_t k, uint32_t& threshold, int64_t& equals) {
+  equals = k;
+  return refine<0, 11>(scores, n, threshold, equals) && refine<11, 11>(scores, n, threshold, equals) &&
+         refine<22, 10>(scores, n, threshold, equals);
+}
+// The same bit by bit: for a few scores faster than clearing and adding up counters.
+constexpr int64_t kFewScores = 1024;
+inline bool search_few(const float* scores, int64_t n, int64_t k, uint32_t& threshold, int64_t& equals) {
+  VI keys[kFewScores / 16];
+  int64_t vectors = 0;
+  for_lanes(n, [&](int64_t i, int count) {
+    keys[vectors++] = ordered_bits(
+        count == 16 ? load(scores + i) : pick(first_lanes(count), load_n(scores + i, count), set(-__builtin_inff())));
+  });
+  auto num_above = [&](uint32_t limit) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < vectors; ++i)
+      count += __builtin_popcount(lane_mask(above(keys[i], seti(static_cast<int32_t>(limit)))));
+    return count;
+  };
+  if (num_above(0) < k) return false;
+  threshold = 0;
+  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    if (num_above((threshold | bit) - 1) >= k) threshold |= bit;
+  }
+  equals = k - num_above(threshold);
+  return true;
+}
+
 // out: indices of the k largest of scores [n] in ascending order, then -1 up to k.
 inline void top_k(const float* scores, int64_t n, int64_t k, int32_t* out) {
   uint32_t threshold = 0;
-  int64_t equals = k;  // how many of those equal to the threshold are taken
-  if (!refine<0, 11>(scores, n, threshold, equals) || !refine<11, 11>(scores, n, threshold, equals) ||
-      !refine<22, 10>(scores, n, threshold, equals)) {
-    threshold = 0, equals = 0;  // fewer than k valid scores: all of them
-  }
+  int64_t equals = 0;
+  const bool enough =
+      n <= kFewScores ? search_few(scores, n, k, threshold, equals) : search_many(scores, n, k, threshold, equals);
+  if (!enough) threshold = 0, equals = 0;  // all of them
   int64_t at = 0;
   const VI limit = seti(static_cast<int32_t>(threshold));
   for_lanes(n, [&](int64_t i, int count) {
