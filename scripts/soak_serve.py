@@ -4,9 +4,9 @@
 
 Starts `./deepinfer serve` on the built-in model. Idle clients hold connections and now and then ask for /live.
 Streaming clients ask for greedy stories, one after the other, and compare each stream with the whole answer to the same
-prompt. Beside them some clients read nothing, some leave in the middle, some send rubbish. Prints one line a period,
-with the server's resident memory and its CPU time for a stream, which does not depend on what else the machine does.
-Ends with exit code 1 if anything was wrong or if a stream costs more towards the end than it did before.
+prompt. Beside them some clients read nothing, some leave in the middle, some send rubbish or half a request. Prints one
+line a period, with the server's resident memory and its CPU time for a stream, which does not depend on what else the
+machine does. Ends with exit code 1 if anything was wrong or if a stream costs more towards the end than it did before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LARGEST_GROWTH = 1.25  # of what a stream costs and of memory, from the second t
 
 class Counts:
     def __init__(self) -> None:
-        self.streams = self.wrong = self.lost = self.refused = self.idle = self.left = self.rubbish = 0
+        self.streams = self.wrong = self.lost = self.refused = self.idle = self.left = self.rubbish = self.half = 0
         self.first: list[float] = []
 
 
@@ -142,6 +142,19 @@ async def rude_clients(address: Address, end: float, counts: Counts) -> None:
         await asyncio.sleep(0.2)
 
 
+async def half_open_client(address: Address, end: float, counts: Counts) -> None:
+    """Sends half a request and nothing more until the server gives up on it."""
+    while time.monotonic() < end:
+        reader, writer = await asyncio.open_connection(*address)
+        whole = request(body_of(PROMPTS[0], 1))
+        writer.write(whole[: random.randrange(1, len(whole))])
+        answer = await reader.read()
+        writer.close()
+        if not answer.startswith(b"HTTP/1.1 408 "):
+            raise ValueError(f"half a request was answered with {answer[:40]!r}")
+        counts.half += 1
+
+
 def resident_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
@@ -174,7 +187,7 @@ async def report(pid: int, begin: float, end: float, period: float, counts: Coun
             f"{streams / seconds:.2f} a second, {1000 * cpu / max(1, streams):.0f} ms of CPU and {middle:.2f} s each, "
             f"{counts.wrong} wrong, "
             f"{counts.lost} lost, {counts.refused} refused, {counts.idle} idle asks, {counts.left} left, "
-            f"{counts.rubbish} rubbish",
+            f"{counts.rubbish} rubbish, {counts.half} half",
             flush=True,
         )
     return periods
@@ -218,6 +231,7 @@ async def soak(args: argparse.Namespace, address: Address, pid: int) -> int:
         tasks.append(asyncio.create_task(stream_client(address, expected, args.tokens, end, counts)))
     for _ in range(args.rude):
         tasks.append(asyncio.create_task(rude_clients(address, end, counts)))
+        tasks.append(asyncio.create_task(half_open_client(address, end, counts)))
     periods = await report(pid, begin, end, args.period, counts)
     done = await asyncio.gather(*tasks, return_exceptions=True)
     failures = [d for d in done if isinstance(d, BaseException)]
