@@ -8,7 +8,7 @@
 set(DI_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mpopcnt)
 # -Wmaybe-uninitialized: GCC 12 takes the undefined values inside its own intrinsics for ours.
 set(DI_ISA_FLAGS_avx512 ${DI_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vnni
-    -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
+    -mprefer-vector-width=512 -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 
 # With address and undefined-behaviour checks at -O2 a unit of unrolled tiles takes minutes and a gigabyte to compile.
 set(DI_ISA_SANITIZE_FLAGS)
