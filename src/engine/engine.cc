@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/backend.h"
 #include "engine/engine_impl.h"
 #include "engine/grammar_setup.h"
 #include "text/compressed_vocabulary.h"
@@ -68,6 +67,12 @@ Result<cache::Digest> cache_namespace(const weights::Checkpoint& checkpoint, con
 // ---- start and end ----------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& options, const Settings& settings) {
+  DI_TRY(const Backend backend, choose_backend(options.numerics, options.backend, settings.accelerator));
+  return create(options, settings, backend);
+}
+
+Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& options, const Settings& settings,
+                                                       const Backend& backend) {
   EngineOptions resolved = options;
   DI_TRY(resolved.model, weights::resolve_model(options.model));
   if (options.tokenizer.empty()) {
@@ -78,7 +83,7 @@ Result<std::unique_ptr<EngineImpl>> EngineImpl::create(const EngineOptions& opti
   DI_TRY(weights::Checkpoint checkpoint, weights::Checkpoint::open(resolved.model));
   DI_TRY(text::Tokenizer tokenizer, text::Tokenizer::load(resolved.tokenizer));
   std::unique_ptr<EngineImpl> engine(new EngineImpl(std::move(checkpoint), std::move(tokenizer), resolved, settings));
-  DI_TRY_VOID(engine->build());
+  DI_TRY_VOID(engine->build(backend));
   return engine;
 }
 
@@ -86,7 +91,7 @@ EngineImpl::EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer
                        const Settings& settings)
     : options_(options), settings_(settings), checkpoint_(std::move(checkpoint)), tokenizer_(std::move(tokenizer)) {}
 
-Result<void> EngineImpl::build() {
+Result<void> EngineImpl::build(const Backend& backend) {
   if (!config().engram_layer_ids.empty()) {
     text::CompressedVocabulary compressed = text::compress_vocabulary(tokenizer_);
     if (compressed.size != config().engram_compressed_vocab_size) {
@@ -97,7 +102,6 @@ Result<void> EngineImpl::build() {
     compressed_ids_ = std::move(compressed.ids);
   }
   int num_threads = options_.num_threads > 0 ? options_.num_threads : available_threads();
-  DI_TRY(Backend backend, choose_backend(options_.numerics, options_.backend, settings_.accelerator));
   DI_TRY(const std::unique_ptr<Device> device, backend.make_device());
   DI_TRY(int64_t placed_bytes,
          model::Model::weight_bytes(checkpoint_, {}, 0, *device, config().num_nextn_predict_layers > 0));

@@ -19,6 +19,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "engine/backend.h"
 #include "engine/executor.h"
 #include "engine/memory_plan.h"
 #include "engine/request_state.h"
@@ -36,6 +37,9 @@ namespace deepinfer::engine {
 class EngineImpl final : public Engine {
  public:
   static Result<std::unique_ptr<EngineImpl>> create(const EngineOptions& options, const Settings& settings);
+  // The same on a backend of one's own, whatever options and settings say of it.
+  static Result<std::unique_ptr<EngineImpl>> create(const EngineOptions& options, const Settings& settings,
+                                                    const Backend& backend);
   ~EngineImpl() override;
 
   Outcome<uint64_t> submit(Request request, Sink sink) override;
@@ -58,7 +62,7 @@ class EngineImpl final : public Engine {
 
   EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options,
              const Settings& settings);
-  Result<void> build();
+  Result<void> build(const Backend& backend);
   Result<std::unique_ptr<RequestState>> accept(Request request, Sink sink) const;
   std::shared_ptr<const SequenceSpec> make_spec(const RequestState& state, int choice) const;
   sched::NewSequence make_sequence(const RequestState& state, const ChoiceState& choice, int64_t now_us) const;

@@ -4,9 +4,6 @@
 // The fixture has random weights, so its drafts are nearly always rejected; the built-in model accepts most of them.
 
 #include <chrono>
-#include <condition_variable>
-#include <map>
-#include <mutex>
 #include <random>
 #include <thread>
 
@@ -14,14 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine_impl.h"
+#include "engine/testing.h"
 
 namespace deepinfer::engine {
 namespace {
-
-const std::string kTiny = DI_SOURCE_DIR "/models/tiny";
-const std::string kRandom = DI_SOURCE_DIR "/tests/golden/random-small/checkpoint";
-
-using Tokens = std::vector<int32_t>;
 
 std::unique_ptr<EngineImpl> make(EngineOptions options) {
   if (options.num_threads == 0) options.num_threads = 2;
@@ -40,24 +33,9 @@ EngineImpl& random_small() {
   return *engine;
 }
 
-Request request(Tokens prompt, int max_tokens, std::optional<uint64_t> seed = std::nullopt) {
-  Request r{.prompt = std::move(prompt)};
-  r.sampling.max_tokens = max_tokens;
-  r.sampling.temperature = seed ? 1.0 : 0.0;
-  r.sampling.seed = seed;
-  r.sampling.cache_mode = CacheMode::kOff;
-  return r;
-}
-
 Request story(const EngineImpl& engine, const std::string& text, int max_tokens,
               std::optional<uint64_t> seed = std::nullopt) {
   return request(engine.encode("<｜begin▁of▁sentence｜>" + text), max_tokens, seed);
-}
-
-Tokens random_prompt(std::mt19937& rng, int vocab, int length) {
-  Tokens ids;
-  for (int i = 0; i < length; ++i) ids.push_back(3 + static_cast<int32_t>(rng() % static_cast<uint32_t>(vocab - 16)));
-  return ids;
 }
 
 CompletionOutput run_alone(EngineImpl& engine, Request r) {
@@ -102,45 +80,6 @@ const std::vector<Tokens>& mixed_alone() {
   }();
   return expected;
 }
-
-// Counts the terminal events of the choices of many requests.
-class Watch {
- public:
-  Engine::Sink sink(int key) {
-    return [this, key](const TokenEvent& e) {
-      std::lock_guard lock(mutex_);
-      if (e.token >= 0) ++tokens_;
-      text_[key] += e.text;
-      if (e.finish_reason == FinishReason::kNone) return;
-      ends_[{key, e.choice}].push_back(e.finish_reason);
-      changed_.notify_all();
-    };
-  }
-  bool wait_for_ends(size_t count) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return ends_.size() >= count; });
-  }
-  void wait_for_tokens(int count) {
-    while (true) {
-      {
-        std::lock_guard lock(mutex_);
-        if (tokens_ >= count) return;
-      }
-      std::this_thread::yield();
-    }
-  }
-  std::map<std::pair<int, int>, std::vector<FinishReason>> ends() {
-    std::lock_guard lock(mutex_);
-    return ends_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::pair<int, int>, std::vector<FinishReason>> ends_;
-  std::map<int, std::string> text_;
-  int tokens_ = 0;
-};
 
 // ---- equal tokens -------------------------------------------------------------------------------------------------
 
@@ -378,12 +317,7 @@ TEST(Engine, CancelInAnyStateEndsOnce) {
   auto ends = watch.ends();
   EXPECT_EQ(ends.size(), choices);
   for (const auto& [key, reasons] : ends) EXPECT_EQ(reasons.size(), 1u) << key.first << "." << key.second;
-  // The last end is published before the step after it is planned, which counts what became free.
-  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (engine->stats().num_running > 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
-  EXPECT_EQ(engine->stats().num_running, 0);
-  EXPECT_EQ(engine->stats().num_waiting, 0);
-  EXPECT_EQ(engine->stats().blocks_available, engine->stats().blocks);
+  expect_idle(*engine);
 }
 
 TEST(Engine, DestroyedWithRequestsRunningEndsEachOnce) {

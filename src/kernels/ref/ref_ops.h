@@ -26,7 +26,7 @@ struct Matrix {
   TensorView view() { return TensorView::make(values.data(), DType::kF32, rows, cols); }
 };
 
-class RefOps final : public Ops {
+class RefOps : public Ops {
  public:
   explicit RefOps(Numerics numerics) : numerics_(numerics) {}
 
