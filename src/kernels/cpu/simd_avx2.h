@@ -301,6 +301,44 @@ DI_INLINE VI zip_hi64(VI a, VI b) {
   return DI_PAIR2(VI, _mm256_unpackhi_epi64, a, b);
 }
 
+// Sixteen bytes: number 4 c + r is byte c of row r, for four rows `stride` bytes apart.
+DI_INLINE __m128i gather_4x4(const uint8_t* p, int64_t stride) {
+  int32_t rows[4];
+  for (int r = 0; r < 4; ++r) __builtin_memcpy(&rows[r], p + r * stride, 4);
+  const __m128i by_column = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm_shuffle_epi8(_mm_setr_epi32(rows[0], rows[1], rows[2], rows[3]), by_column);
+}
+template <int kQuarter>
+DI_INLINE __m128 quarter(VF v) {
+  return _mm256_extractf128_ps(kQuarter < 2 ? v.lo : v.hi, kQuarter % 2);
+}
+DI_INLINE VI spread4(const int32_t* p) {
+  const __m256i v = _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)),
+          _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3))};
+}
+DI_INLINE VF spread4(const float* p) {
+  const __m256 v = _mm256_castps128_ps256(_mm_loadu_ps(p));
+  return {_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)),
+          _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3))};
+}
+DI_INLINE VI load_bytes_4x4(const uint8_t* p, int64_t stride) {
+  const __m128i v = gather_4x4(p, stride);
+  return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
+}
+DI_INLINE VI add_neighbour_quarter(VI v) {
+  return {_mm256_add_epi32(v.lo, _mm256_permute2x128_si256(v.lo, v.lo, 1)),
+          _mm256_add_epi32(v.hi, _mm256_permute2x128_si256(v.hi, v.hi, 1))};
+}
+DI_INLINE void split_lanes(const void* p, VI& even, VI& odd) {
+  const VI a = loadi(p), b = loadi(static_cast<const char*>(p) + 64);
+  auto join = [](__m256 v) { return _mm256_permute4x64_epi64(_mm256_castps_si256(v), 0xD8); };
+  const __m256 a0 = _mm256_castsi256_ps(a.lo), a1 = _mm256_castsi256_ps(a.hi);
+  const __m256 b0 = _mm256_castsi256_ps(b.lo), b1 = _mm256_castsi256_ps(b.hi);
+  even = {join(_mm256_shuffle_ps(a0, a1, 0x88)), join(_mm256_shuffle_ps(b0, b1, 0x88))};
+  odd = {join(_mm256_shuffle_ps(a0, a1, 0xDD)), join(_mm256_shuffle_ps(b0, b1, 0xDD))};
+}
+
 struct Fp4Codec {
   __m256i table = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   DI_INLINE VI look_up(VI w) const {
@@ -330,6 +368,9 @@ struct Fp8Codec {
   }
 };
 
+DI_INLINE void prefetch_l1(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 DI_INLINE void prefetch_l2(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }

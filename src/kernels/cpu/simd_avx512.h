@@ -248,6 +248,44 @@ DI_INLINE VI zip_hi64(VI a, VI b) {
   return _mm512_unpackhi_epi64(a, b);
 }
 
+// Sixteen bytes: number 4 c + r is byte c of row r, for four rows `stride` bytes apart.
+DI_INLINE __m128i gather_4x4(const uint8_t* p, int64_t stride) {
+  int32_t rows[4];
+  for (int r = 0; r < 4; ++r) __builtin_memcpy(&rows[r], p + r * stride, 4);
+  const __m128i by_column = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm_shuffle_epi8(_mm_setr_epi32(rows[0], rows[1], rows[2], rows[3]), by_column);
+}
+// The four 128-bit quarters of a vector.
+template <int kQuarter>
+DI_INLINE __m128 quarter(VF v) {
+  return _mm512_extractf32x4_ps(v, kQuarter);
+}
+// Each of four floats, or of four integers, four times: a quarter each.
+DI_INLINE VF spread4(const float* p) {
+  const __m512i quarters = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutexvar_ps(quarters, _mm512_castps128_ps512(_mm_loadu_ps(p)));
+}
+DI_INLINE VI spread4(const int32_t* p) {
+  const __m512i quarters = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutexvar_epi32(quarters,
+                                  _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// Lane 4 c + r = byte c of row r, for four rows `stride` bytes apart.
+DI_INLINE VI load_bytes_4x4(const uint8_t* p, int64_t stride) {
+  return _mm512_cvtepu8_epi32(gather_4x4(p, stride));
+}
+// Adds the neighbouring quarter: 0 + 1 in both of the first two, 2 + 3 in the others.
+DI_INLINE VI add_neighbour_quarter(VI v) {
+  return _mm512_add_epi32(v, _mm512_shuffle_i32x4(v, v, 0xB1));
+}
+// Lanes of 128 bytes: those of even and of odd number.
+DI_INLINE void split_lanes(const void* p, VI& even, VI& odd) {
+  const __m512i a = loadi(p), b = loadi(static_cast<const char*>(p) + 64);
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even = _mm512_permutex2var_epi32(a, evens, b);
+  odd = _mm512_permutex2var_epi32(a, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), b);
+}
+
 // vpermb looks at six index bits; the table repeats, so that the neighbour's bits do not matter.
 struct Fp4Codec {
   __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
@@ -276,6 +314,9 @@ struct Fp8Codec {
   }
 };
 
+DI_INLINE void prefetch_l1(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 DI_INLINE void prefetch_l2(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }

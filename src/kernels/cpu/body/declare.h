@@ -40,11 +40,35 @@ struct Tokens {
 constexpr int kPanel = 16, kBlockRows = 64, kMaxTokens = 256;
 constexpr int kFewTokens = 8;  // up to here a chunk is one panel and long, above four panels and short
 
+namespace {
+
+DI_INLINE int64_t bytes_of_columns(Weight::Kind kind, int64_t n) {
+  switch (kind) {
+    case Weight::Kind::kF32:
+      return 4 * n;
+    case Weight::Kind::kBF16:
+      return 2 * n;
+    case Weight::Kind::kFp4:
+      return n / 2;
+    default:
+      return n;
+  }
+}
+
+// The codes of a row, which need not exist: for prefetching.
+DI_INLINE const uint8_t* row_codes(const Weight& w, int64_t row) {
+  return static_cast<const uint8_t*>(w.codes) + row * bytes_of_columns(w.kind, w.cols);
+}
+
+}  // namespace
+
 namespace DI_ISA {
 
 // acc[i][r] = x[tokens.row(i)] . w[first_row + r] for r < num_rows <= 64 (garbage up to the next 16), i < count <=
-// kMaxTokens; rows of acc are kBlockRows floats apart. See product.h for the order of additions.
-void product(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc);
+// kMaxTokens; rows of acc are kBlockRows floats apart. See product.h for the order of additions. `next`: codes of the
+// row that is read after these, if it is not the one behind them.
+void product(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc,
+             const uint8_t* next = nullptr);
 
 void embed(const Context& ctx, const EmbedParams& p);
 void mhc(const Context& ctx, const MhcParams& p);

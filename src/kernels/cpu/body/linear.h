@@ -7,13 +7,14 @@ namespace deepinfer::kernels::cpu {
 namespace {
 
 // Rows [row, row + count) of a weight against columns from group `group` of the input, into columns `column` of y.
-// Rows [first_token, end_token) of x and y.
+// Rows [first_token, end_token) of x and y. `next`: codes of the weight rows that this thread is likely to read next.
 struct Unit {
   const Weight* weight;
   int64_t row, count, group, column;
   TensorView y;
   bool accumulate;
   int64_t first_token, end_token;
+  const uint8_t* next;
 };
 
 inline void run_unit(const Unit& u, const Input& input) {
@@ -23,7 +24,7 @@ inline void run_unit(const Unit& u, const Input& input) {
     tokens.input = input.from_group(u.group);
     tokens.first = t0;
     tokens.count = static_cast<int>(u.end_token - t0 < kMaxTokens ? u.end_token - t0 : kMaxTokens);
-    DI_ISA::product(*u.weight, u.row, u.count, tokens, acc);
+    DI_ISA::product(*u.weight, u.row, u.count, tokens, acc, u.next);
     for (int i = 0; i < tokens.count; ++i) {
       float* y = u.y.f32(t0 + i) + u.column;
       const float* a = acc + i * kBlockRows;
@@ -54,13 +55,23 @@ void linear(const Context& ctx, const LinearParams& p) {
   for (const LinearJob& job : p.jobs) num_units += (job.weight.rows + step - 1) / step;
   const int64_t tokens = unit_tokens(num_units, num_tokens, ctx.pool.size());
   const int64_t pieces = (num_tokens + tokens - 1) / tokens;
-  ctx.pool.each(num_units * pieces, [&](int64_t unit) {
-    const int64_t first = unit % pieces * tokens, end = first + tokens < num_tokens ? first + tokens : num_tokens;
-    int64_t i = unit / pieces;
+  struct Place {
+    const LinearJob* job;
+    int64_t row;
+  };
+  auto place_of = [&](int64_t i) {
     const LinearJob* job = p.jobs.data();
     for (int64_t n; i >= (n = (job->weight.rows + step - 1) / step); ++job) i -= n;
-    const int64_t row = i * step, left = job->weight.rows - row;
-    run_unit({&job->weight, row, left < step ? left : step, 0, row, job->y, job->accumulate, first, end},
+    return Place{job, i * step};
+  };
+  ctx.pool.each(num_units * pieces, [&](int64_t unit) {
+    const int64_t first = unit % pieces * tokens, end = first + tokens < num_tokens ? first + tokens : num_tokens;
+    const int64_t i = unit / pieces, later = i + ctx.pool.size() < num_units ? i + ctx.pool.size() : i;
+    const auto [job, row] = place_of(i);
+    const auto [later_job, later_row] = place_of(later);
+    const int64_t left = job->weight.rows - row;
+    run_unit({&job->weight, row, left < step ? left : step, 0, row, job->y, job->accumulate, first, end,
+              row_codes(later_job->weight, later_row)},
              packed.of(job->weight.kind));
   });
 }
@@ -91,7 +102,7 @@ void grouped_linear(const Context& ctx, const GroupedLinearParams& p) {
     if (stop > end) stop = end;
     if (row >= stop) return;
     run_unit({&p.weight, row, stop - row, g * input_groups, row, p.y, false, first,
-              first + tokens < p.x.rows ? first + tokens : p.x.rows},
+              first + tokens < p.x.rows ? first + tokens : p.x.rows, nullptr},
              input);
   });
 }

@@ -49,7 +49,9 @@ struct Plan {
   }
 };
 
-inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, int64_t row, int64_t count) {
+// `next`: codes of the gate rows that this thread is likely to read next.
+inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, int64_t row, int64_t count,
+                    const uint8_t* next) {
   alignas(64) float gate[kMaxTokens * kBlockRows], up[kMaxTokens * kBlockRows];
   const ExpertWeights& w = *group.weights;
   const bool is_shared = group.weights == plan.p->shared;
@@ -58,9 +60,9 @@ inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, 
     tokens.input = x.of(w.w1.kind);
     tokens.rows = plan.rows + group.first + s0;
     tokens.count = group.count - s0 < kMaxTokens ? group.count - s0 : kMaxTokens;
-    DI_ISA::product(w.w1, row, count, tokens, gate);
+    DI_ISA::product(w.w1, row, count, tokens, gate, row_codes(w.w3, row));
     tokens.input = x.of(w.w3.kind);
-    DI_ISA::product(w.w3, row, count, tokens, up);
+    DI_ISA::product(w.w3, row, count, tokens, up, next);
     const Input& inner = plan.inner(w.w2);
     for (int i = 0; i < tokens.count; ++i) {
       const int32_t slot = group.first + s0 + i;
@@ -80,7 +82,7 @@ inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, 
   }
 }
 
-inline void down_unit(const Plan& plan, int64_t row, int64_t count) {
+inline void down_unit(const Plan& plan, int64_t row, int64_t count, int64_t next_row) {
   alignas(64) float acc[kMaxTokens * kBlockRows];
   const MoeParams& p = *plan.p;
   const int64_t d = p.x.cols;
@@ -99,7 +101,10 @@ inline void down_unit(const Plan& plan, int64_t row, int64_t count) {
       tokens.input = plan.inner(w);
       tokens.first = group.first + s0;
       tokens.count = group.count - s0 < kMaxTokens ? group.count - s0 : kMaxTokens;
-      DI_ISA::product(w, row, count, tokens, acc);
+      const bool is_last = g + 1 == plan.num_groups;
+      const uint8_t* next =
+          is_last ? row_codes(plan.groups[0].weights->w2, next_row) : row_codes(plan.groups[g + 1].weights->w2, row);
+      DI_ISA::product(w, row, count, tokens, acc, next);
       for (int i = 0; i < tokens.count; ++i) {
         const int32_t slot = group.first + s0 + i, t = plan.rows[slot];
         const float* a = acc + i * kBlockRows;
@@ -197,16 +202,24 @@ void moe(const Context& ctx, const MoeParams& p) {
   const int64_t step = total_inner >= int64_t{kBlockRows} * 4 * threads ? kBlockRows : 32;
   int64_t num_units = 0;
   for (int g = 0; g < plan.num_groups; ++g) num_units += (plan.groups[g].weights->w1.rows + step - 1) / step;
-  ctx.pool.each(num_units, [&](int64_t i) {
+  struct Place {
+    const Group* group;
+    int64_t row;
+  };
+  auto place_of = [&](int64_t i) {
     const Group* group = plan.groups;
     for (int64_t n; i >= (n = (group->weights->w1.rows + step - 1) / step); ++group) i -= n;
-    const int64_t row = i * step, left = group->weights->w1.rows - row;
-    up_unit(plan, x, *group, row, left < step ? left : step);
+    return Place{group, i * step};
+  };
+  ctx.pool.each(num_units, [&](int64_t i) {
+    const Place at = place_of(i), later = place_of(i + threads < num_units ? i + threads : i);
+    const int64_t left = at.group->weights->w1.rows - at.row;
+    up_unit(plan, x, *at.group, at.row, left < step ? left : step, row_codes(later.group->weights->w1, later.row));
   });
   const int64_t d = p.x.cols, down_step = unit_rows(d, p.x.rows, threads);
   ctx.pool.each((d + down_step - 1) / down_step, [&](int64_t i) {
     const int64_t row = i * down_step;
-    down_unit(plan, row, d - row < down_step ? d - row : down_step);
+    down_unit(plan, row, d - row < down_step ? d - row : down_step, row + threads * down_step);
   });
 }
 
