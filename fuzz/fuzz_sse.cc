@@ -48,7 +48,7 @@ std::vector<std::string> read(std::string_view stream, std::size_t step) {
   return data;
 }
 
-// Pushes the text in two pieces and ends the stream.
+// Pushes the text in two pieces and ends the stream. The engine gives whole characters, so the cut lies between two.
 std::string stream_of(Responder& writer, const std::string& text, std::size_t cut) {
   auto exchange = std::make_shared<FakeExchange>(net::HttpRequest{});
   auto call = std::make_shared<Call>();
@@ -61,6 +61,7 @@ std::string stream_of(Responder& writer, const std::string& text, std::size_t cu
     deltas.clear();
   };
   writer.begin(call);
+  while (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) ++cut;
   std::vector<text::OutputDelta> deltas;
   parser.push(std::string_view(text).substr(0, cut), deltas);
   give(deltas);

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import re
 import signal
+import threading
+import time
 from pathlib import Path
 
 from server import Json, Reply, Server, wait_until
@@ -90,6 +93,51 @@ def test_drain_ends_the_process() -> None:
         assert b"data: [DONE]" in got
         connection.close()
         assert server.process.wait(timeout=60) == 0
+
+
+def test_traces_go_to_a_collector() -> None:
+    bodies: list[Json] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/traces"
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    begin = time.time_ns()
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with Server("--access-log", "off", "--otlp", f"http://127.0.0.1:{collector.server_port}") as server:
+        server.post("/v1/completions", STORY, {"traceparent": f"00-{trace}-{parent}-01", "x-request-id": "mine"})
+        server.post("/v1/completions", STORY, {"traceparent": "nonsense"})
+        wait_until(lambda: len(spans_of(bodies)) == 2)
+    collector.shutdown()
+    mine, other = spans_of(bodies)
+    assert (mine["traceId"], mine["parentSpanId"]) == (trace, parent)
+    assert re.fullmatch("[0-9a-f]{32}", other["traceId"]) and "parentSpanId" not in other
+    attributes = {a["key"]: next(iter(a["value"].values())) for a in mine["attributes"]}
+    assert attributes["deepinfer.request_id"] == "mine" and attributes["gen_ai.usage.output_tokens"] == "8"
+    times = [begin, *(int(mine[n]) for n in ("startTimeUnixNano", "endTimeUnixNano")), time.time_ns()]
+    assert times == sorted(times)
+    assert times[1] <= int(mine["events"][0]["timeUnixNano"]) <= times[2]
+
+
+def spans_of(bodies: list[Json]) -> list[Json]:
+    return [s for b in bodies for r in b["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
+
+
+def test_a_collector_that_is_not_there_holds_nothing_up() -> None:
+    with Server("--access-log", "off", "--otlp", "http://127.0.0.1:1") as server:
+        assert server.post("/v1/completions", STORY).status == 200
+        wait_until(lambda: any("are dropped" in line for line in server.log))
+        assert server.post("/v1/completions", STORY).status == 200
 
 
 def test_there_is_no_admin_port_unless_asked_for() -> None:

@@ -1,8 +1,6 @@
 // An HTTP/1.1 client on the loop: many requests at a time, connections kept and used again.
 //
-//   client->send({.method = "POST", .path = "/v1/completions", .body = body}, {.on_head = ..., .on_body = ..., .on_end
-//   =
-//   ...});
+//   client->send({.method = "POST", .path = "/v1/completions", .body = b}, {.on_head = f, .on_body = g, .on_end = h});
 //
 //   on_head once, on_body for every piece of the body as it comes, on_end exactly once and last: with an error if the
 //   connection could not be made, if it broke, or if the answer was cut.

@@ -368,7 +368,8 @@ void Generations::remove(Run& run) {
                    .first_token = run.first_token,
                    .prompt_tokens = run.call->prompt_tokens,
                    .cached_tokens = run.call->cached_tokens,
-                   .finish = run.call->finish};
+                   .finish = run.call->finish,
+                   .traceparent = std::string(run.call->request().header("traceparent"))};
   for (const Choice& c : run.choices) span.completion_tokens += c.num_tokens;
   spans_.add(std::move(span));
   admission_.release(run.ticket);

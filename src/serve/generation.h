@@ -54,7 +54,7 @@ class Generations {
   void tick();
 
   int num_active() const { return static_cast<int>(runs_.size()); }
-  const RequestSpans& spans() const { return spans_; }
+  RequestSpans& spans() { return spans_; }
 
  private:
   struct Run;

@@ -14,6 +14,7 @@ std::string ServeOptions::description() const {
   line("access log", access_log + (logs_prompts ? ", with prompts" : ", without prompts"));
   line("admin",
        admin_addresses.empty() ? "off" : fmt::format("{}:{}", admin_addresses[0].host, admin_addresses[0].port));
+  line("traces", otlp_url.empty() ? "off" : otlp_url);
   line("limits", fmt::format("body {} bytes, headers {} bytes, {} connections, {} requests, wait {} s, drain {} s",
                              http.max_body_bytes, http.max_header_bytes, http.max_connections, max_requests, max_wait_s,
                              drain_time.count()));

@@ -21,6 +21,7 @@ struct ServeOptions {
   std::vector<std::string> cors_origins;
   std::string access_log = "-";  // a file, "-" for stderr, "off"
   bool logs_prompts = false;
+  std::string otlp_url;  // collector of traces; empty: none
 
   bool uses_official_sampling = false;  // the official service's rules for temperature and top_p
   bool keeps_tool_reasoning = false;    // text::ChatOptions::tool_results_keep_reasoning

@@ -10,6 +10,7 @@
 #include "net/loop.h"
 #include "serve/endpoints.h"
 #include "serve/ids.h"
+#include "serve/otlp.h"
 #include "serve/service.h"
 
 namespace deepinfer::serve {
@@ -35,6 +36,7 @@ class ServerImpl final : public Server {
   ~ServerImpl() override {
     if (loader_.joinable()) loader_.join();
     service_.generations.cancel_all({.status = 503, .message = "the service has ended"});
+    service_.generations.spans().on_add = nullptr;
     service_.set_server(nullptr);
     http_.reset();
     admin_http_.reset();
@@ -52,6 +54,10 @@ class ServerImpl final : public Server {
     DI_TRY(http_, net::HttpServer::create(loop_, http));
     service_.set_server(http_.get());
     service_.control = {.drain = [this] { begin_drain(); }, .reload = [this] { return reload(); }};
+    if (!service_.options.otlp_url.empty()) {
+      DI_TRY(otlp_, OtlpExporter::create(loop_, service_.options.otlp_url));
+      service_.generations.spans().on_add = [this](const RequestSpan& span) { otlp_->add(span); };
+    }
     if (service_.options.admin_addresses.empty()) return {};
     http.addresses = service_.options.admin_addresses;
     http.handler = [this](auto exchange) { service_.dispatch_admin(std::move(exchange)); };
@@ -134,6 +140,7 @@ class ServerImpl final : public Server {
 
   net::Loop loop_;
   Service service_;
+  std::unique_ptr<OtlpExporter> otlp_;
   std::unique_ptr<net::HttpServer> http_, admin_http_;
   std::thread loader_;
   std::optional<LoadedModel> loaded_;  // destroyed before the service, which its events go to

@@ -48,14 +48,25 @@ void write_step(JsonWriter& w, const StepRecord& s) {
 }
 
 // Slices of one request may overlap those of others, so they are tied by its number.
-void write_phase(JsonWriter& w, std::size_t number, std::string_view name, RequestSpan::Time begin,
-                 RequestSpan::Time end, const RequestSpan& r) {
-  for (auto [phase, at] : {std::pair("b", begin), {"e", end}}) {
-    begin_event(w, phase, name, kRequests, microseconds(at)).field("cat", "request").field("id", number);
-    w.key("args").begin_object().field("id", r.id).field("prompt_tokens", r.prompt_tokens);
-    w.field("cached_tokens", r.cached_tokens).field("completion_tokens", r.completion_tokens);
-    w.field("finish", r.finish).end_object().end_object();
+void mark(JsonWriter& w, std::string_view phase, std::string_view name, RequestSpan::Time at, std::size_t number,
+          const RequestSpan& r) {
+  begin_event(w, phase, name, kRequests, microseconds(at)).field("cat", "request").field("id", number);
+  w.key("args").begin_object().field("id", r.id).field("prompt_tokens", r.prompt_tokens);
+  w.field("cached_tokens", r.cached_tokens).field("completion_tokens", r.completion_tokens);
+  w.field("finish", r.finish).end_object().end_object();
+}
+
+// Inner slices begin behind the outer one and end before it.
+void write_request(JsonWriter& w, const RequestSpan& r, std::size_t number) {
+  auto first = r.first_token.value_or(r.end);
+  mark(w, "b", "request", r.begin, number, r);
+  mark(w, "b", "first token", r.begin, number, r);
+  mark(w, "e", "first token", first, number, r);
+  if (r.first_token) {
+    mark(w, "b", "answer", first, number, r);
+    mark(w, "e", "answer", r.end, number, r);
   }
+  mark(w, "e", "request", r.end, number, r);
 }
 
 }  // namespace
@@ -67,12 +78,7 @@ std::string step_trace(std::span<const StepRecord> steps, const RequestSpans& re
   name_process(w, kRequests, "requests");
   for (const StepRecord& s : steps) write_step(w, s);
   std::size_t number = 0;
-  for (const RequestSpan& r : requests.all()) {
-    write_phase(w, ++number, "request", r.begin, r.end, r);
-    auto first = r.first_token.value_or(r.end);
-    write_phase(w, number, "first token", r.begin, first, r);
-    if (r.first_token) write_phase(w, number, "answer", first, r.end, r);
-  }
+  for (const RequestSpan& r : requests.all()) write_request(w, r, ++number);
   return w.end_array().end_object().take();
 }
 

@@ -1,11 +1,9 @@
 // When requests leave, what they ask and how long an answer they want; the same for the same seed.
 //
-//   lengths:  "512" | "uniform:100:1000" | "normal:MEAN:DEVIATION" | "lognormal:MEDIAN:SIGMA", tokens, at least 1 (0
-//   for
-//             prefixes)
-//   trace:    one JSON object a line: {"timestamp": ms, "input_length": n, "output_length": m, "hash_ids": [...]};
-//   equal
-//             hash ids stand for equal blocks of the prompt, from its beginning
+//   lengths   "512" | "uniform:100:1000" | "normal:MEAN:DEVIATION" | "lognormal:MEDIAN:SIGMA"
+//             tokens, at least 1; prefixes may have 0
+//   trace     one JSON object a line: {"timestamp": ms, "input_length": n, "output_length": m, "hash_ids": [...]}
+//             equal hash ids stand for equal blocks of the prompt, from its beginning
 #pragma once
 
 #include <cstdint>
