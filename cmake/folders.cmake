@@ -26,7 +26,7 @@ function(di_optional_part list part option)
 endfunction()
 
 # Folders whose files cannot share a unit: they repeat local names, or switch instruction sets in mid-file.
-set(DI_SMALL_UNITS cli engine grammar sampling)
+set(DI_SMALL_UNITS cli engine grammar net sampling serve)
 
 function(di_folder name)
   cmake_parse_arguments(ARG "" "EXECUTABLE;OPTION" "DEPENDS" ${ARGN})

@@ -2,10 +2,10 @@
 
 set(DI_SANITIZE "" CACHE STRING "sanitizer: empty, address or thread")
 if(DI_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  add_compile_options(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=address,undefined)
 elseif(DI_SANITIZE STREQUAL "thread")
-  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
+  add_compile_options(-O1 -fsanitize=thread -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=thread)
   # The sanitizer does not understand bare fences, and GCC says so; Asio's queues are guarded by mutexes as well.
   add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)

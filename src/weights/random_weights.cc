@@ -139,6 +139,7 @@ void RandomTensor::codes(int64_t offset, std::span<std::byte> out) const {
                               : spec_.kind == Kind::kBF16 ? 2 * kPlainGroup
                               : spec_.kind == Kind::kFp4  ? kScaleGroup / 2
                                                           : kScaleGroup;
+  if (out.empty()) return;
   const int64_t end = offset + static_cast<int64_t>(out.size());
   std::byte part[4 * kPlainGroup];
   for (int64_t g = offset / group_bytes; g * group_bytes < end; ++g) {

@@ -86,12 +86,13 @@ DI_INLINE void pack_row(const float* x, const Input& in, int64_t t, int64_t firs
 // Below this many elements one thread is faster than waking the others.
 constexpr int64_t kSerialElements = 16384;
 
+// Calls f(begin, end) for ranges that make up [0, rows); none of them is empty.
 template <typename F>
 DI_INLINE void for_rows(const Context& ctx, int64_t rows, int64_t elements_per_row, F&& f) {
-  if (rows * elements_per_row <= kSerialElements) {
-    f(int64_t{0}, rows);
-  } else {
+  if (rows * elements_per_row > kSerialElements) {
     ctx.pool.split(rows, 1, f);
+  } else if (rows > 0) {
+    f(int64_t{0}, rows);
   }
 }
 
