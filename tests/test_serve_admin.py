@@ -6,7 +6,6 @@ import http.client
 import http.server
 import json
 import re
-import signal
 import threading
 import time
 from pathlib import Path
@@ -145,4 +144,3 @@ def test_there_is_no_admin_port_unless_asked_for() -> None:
         assert not any(line.startswith("admin      http") for line in server.log)
         reply = server.post("/drain", {})
         assert reply.status == 501 and "--admin-port" in reply.json["error"]["message"]
-        server.process.send_signal(signal.SIGTERM)

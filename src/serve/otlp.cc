@@ -48,8 +48,7 @@ void attribute(JsonWriter& w, std::string_view key, int64_t value) {
 void write_span(JsonWriter& w, const RequestSpan& s, const TwoClocks& now) {
   auto nanoseconds = [&](RequestSpan::Time t) {
     auto wall = now.system + std::chrono::duration_cast<std::chrono::system_clock::duration>(t - now.steady);
-    return std::to_string(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(wall.time_since_epoch()).count());
+    return std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(wall.time_since_epoch()).count());
   };
   Parent parent = parent_of(s.traceparent);
   w.begin_object().field("traceId", parent.trace).field("spanId", random_hex(16));
