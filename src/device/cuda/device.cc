@@ -90,6 +90,7 @@ CudaStream::~CudaStream() {
 // A copy of the source in the ring.
 void* CudaStream::stage(const void* from, int64_t bytes) {
   if (used_ + bytes > kPieceBytes) {
+    flush();
     check(cudaEventRecord(passed_[piece_], stream_), "event");
     piece_ = (piece_ + 1) % kPieces;
     used_ = 0;
@@ -101,25 +102,44 @@ void* CudaStream::stage(const void* from, int64_t bytes) {
   return at;
 }
 
+void CudaStream::flush() {
+  if (collected_.count == 0) return;
+  launch_uploads(stream_, collected_);
+  collected_.count = 0;
+}
+
 void CudaStream::copy(void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
   if (bytes <= kPieceBytes / 4) {
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, from), "pointer");
-    if (attributes.type == cudaMemoryTypeUnregistered) from = stage(from, bytes);
+    if (attributes.type == cudaMemoryTypeUnregistered) {
+      from = stage(from, bytes);
+      cudaPointerAttributes target{};
+      check(cudaPointerGetAttributes(&target, to), "pointer");
+      if (bytes <= kMostCollected && target.type == cudaMemoryTypeDevice) {
+        if (collected_.count == kMaxUploads) flush();
+        collected_.list[collected_.count++] = {to, from, bytes};
+        return;
+      }
+    }
   }
+  flush();
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copy");
 }
 
 void CudaStream::fill(void* to, int value, int64_t bytes) {
+  flush();
   if (bytes > 0) check(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream_), "fill");
 }
 
 void CudaStream::synchronize() {
+  flush();
   check(cudaStreamSynchronize(stream_), "synchronize");
 }
 
 bool CudaStream::begin_capture() {
+  flush();
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
   return true;
 }
