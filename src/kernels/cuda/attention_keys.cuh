@@ -1,4 +1,5 @@
-// The keys of a row by number: window ascending, then chosen entries ascending (model.md 3.5).
+// The keys of a row by number: window ascending, then chosen entries ascending (model.md 3.5). All threads of a block
+// make one together.
 #pragma once
 
 #include "kernels/cuda/smxx/common.cuh"
@@ -10,6 +11,7 @@ struct RowKeys {
   const Run& run;
   const int32_t* chosen;
   int64_t first_pos;
+  int first_place;  // of the first window key in the ring
   int num_window, count;
 
   __device__ RowKeys(const AttentionArgs& source, int64_t t) : s(source), run(source.runs[source.run_of_row[t]]) {
@@ -19,26 +21,22 @@ struct RowKeys {
     first_pos = max(max(oldest, run.window_floor), int64_t{0});
     num_window = static_cast<int>(max(end - first_pos, int64_t{0}));
     chosen = s.num_chosen > 0 ? s.chosen.row(t) : nullptr;
-    // Chosen entries come first, -1 fills the rest: a binary search for the border.
-    int low = 0, high = s.num_chosen;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (chosen[middle] >= 0) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
+    first_place = static_cast<int>(first_pos % s.window.ring);
+    count = num_window;  // chosen entries come first, -1 fills the rest
+    for (int i = 0; i < s.num_chosen; i += static_cast<int>(blockDim.x)) {
+      const int at = i + static_cast<int>(threadIdx.x);
+      count += __syncthreads_count(at < s.num_chosen && chosen[at] >= 0);
     }
-    count = num_window + low;
   }
   __device__ const uint8_t* window_key(int k) const {
-    const int64_t pos = first_pos + k;
-    return pos >= run.first_pos
-               ? s.records + (run.row_begin + pos - run.first_pos) * window_record_size(s.window.head_dim)
-               : window_record(s.window, run.slot, pos);
+    const int64_t size = window_record_size(s.window.head_dim), pos = first_pos + k;
+    if (pos >= run.first_pos) return s.records + (run.row_begin + pos - run.first_pos) * size;
+    const int place = first_place + k, ring = s.window.ring;  // fewer than `ring` keys are kept
+    return reinterpret_cast<const uint8_t*>(s.window.data) +
+           (static_cast<int64_t>(run.slot) * ring + (place < ring ? place : place - ring)) * size;
   }
   __device__ const uint8_t* entry(int k) const {
-    return entry_record(s.global, run.block_table, chosen[k - num_window]);
+    return entry_record(s.global, run.block_table, static_cast<uint32_t>(chosen[k - num_window]));
   }
   // Channel c of key k.
   __device__ float value(int k, int c) const {

@@ -41,6 +41,10 @@ void CudaOps::mhc(Stream& stream, const MhcParams& p) {
   if (p.gain != nullptr || !p.folded.empty()) a.folded = bf16_rows(p.folded.empty() ? p.x : p.folded);
   a.gain = device_bf16(p.gain);
   a.x = bf16_rows(p.x);
+  auto is_aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  DI_CHECK(d % 8 == 0 && a.x.stride % 8 == 0 && a.folded.stride % 8 == 0 && is_aligned(a.gain) &&
+               is_aligned(a.x.data) && is_aligned(a.folded.data),
+           "rows of {} channels that do not lie at multiples of 16 bytes", d);
   a.sums = arena.array<float>(p.streams.rows * ceil_div(d, kSiteChannels) * kSiteSums);
   a.d = d;
   a.num_rows = static_cast<int>(p.streams.rows);
@@ -186,7 +190,7 @@ void CudaOps::route(Stream& stream, const RouteParams& p) {
 
 int64_t moe_scratch_bytes(const Ops::WorkspaceShape& s) {
   const int64_t slots = s.rows * s.experts_per_token;
-  return 2 * (2 * s.rows * s.hidden + (slots + s.rows) * (s.expert_width + s.hidden)) + slots * 4 +
+  return 2 * (3 * s.rows * s.hidden + (slots + s.rows) * (s.expert_width + s.hidden)) + slots * 4 +
          (s.experts + slots) * static_cast<int64_t>(sizeof(MoeTile)) + 16 * Arena::kAlignment;
 }
 
@@ -200,9 +204,14 @@ void check_expert(const ExpertWeights& e, Weight::Kind kind, int64_t hidden) {
            "an expert of [{}, {}] for {} channels", width, e.w1.cols, hidden);
 }
 
-// Whether sm90/wide.cu has this expert's widths.
-bool fits_wide(const ExpertWeights& e) {
-  return e.w1.cols % 128 == 0 && e.w1.rows % 128 == 0 && has_wide_products();
+// Products of tiles of 64 or 128 tokens: on Hopper sm90/wide.cu, if it has this expert's widths.
+void many_experts(cudaStream_t stream, Arena& arena, Format format, const TensorView& x, const ExpertWeights& e,
+                  ExpertArgs& a) {
+  const bool is_wide = e.w1.cols % 128 == 0 && e.w1.rows % 128 == 0 && has_wide_products();
+  auto* prepared = arena.array<Bf16>(x.rows * x.cols);
+  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order_of(format), true, is_wide, prepared);
+  a.x = prepared;
+  (is_wide ? launch_wide_experts : launch_experts)(stream, format, a);
 }
 
 }  // namespace
@@ -223,35 +232,31 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
                           static_cast<size_t>(p.slots.cols * 2), static_cast<size_t>(num_rows), handle),
         "moe slots");
   }
-  Bf16* shared = nullptr;
-  if (p.slots.empty() && p.shared != nullptr) {
+  const bool has_shared = p.slots.empty() && p.shared != nullptr;
+  MoeSlots slots{.num_rows = num_rows, .top_k = top_k};
+  slots.tile_tokens = moe_tile_tokens(static_cast<double>(num_slots) / std::max(num_experts, 1));
+  const bool are_few = slots.tile_tokens <= kFewTokens, shared_is_few = has_shared && num_rows <= kFewTokens;
+  Bf16* rounded = are_few || shared_is_few ? arena.array<Bf16>(num_rows * d) : nullptr;
+  Bf16* shared = has_shared ? arena.array<Bf16>(num_rows * d) : nullptr;
+  ExpertArgs one{}, all{};
+  if (has_shared) {
     check_expert(*p.shared, Weight::Kind::kFp8, d);
-    auto* x = arena.array<Bf16>(num_rows * d);
-    const bool wide = num_rows > 16 && fits_wide(*p.shared);
-    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp8), true, wide, x);
-    shared = arena.array<Bf16>(num_rows * d);
-    MoeSlots slots{.num_rows = num_rows, .top_k = 1};
-    slots.tile_tokens = num_rows <= 16 ? 8 : num_rows <= 64 ? 64 : 128;  // 16 is built for fp4 only
-    slots.max_tiles = ceil_div(num_rows, slots.tile_tokens);
-    (wide ? launch_wide_experts : launch_experts)(handle, Format::kFp8,
-                                                  {.slots = slots,
-                                                   .experts = nullptr,
-                                                   .one = *p.shared,
-                                                   .x = x,
-                                                   .weights = {},
-                                                   .a = arena.array<Bf16>(num_rows * p.shared->w1.rows),
-                                                   .y = {shared, d},
-                                                   .hidden = static_cast<int>(d),
-                                                   .width = static_cast<int>(p.shared->w1.rows),
-                                                   .limit = p.limit,
-                                                   .is_wide = wide});
+    one.slots = {.num_rows = num_rows, .top_k = 1};
+    one.slots.tile_tokens = num_rows <= 64 ? 64 : 128;
+    one.slots.max_tiles = ceil_div(num_rows, one.slots.tile_tokens);
+    one.one = *p.shared;
+    one.x = rounded;
+    one.a = arena.array<Bf16>(num_rows * p.shared->w1.rows);
+    one.y = {shared, d};
+    one.hidden = static_cast<int>(d);
+    one.width = static_cast<int>(p.shared->w1.rows);
+    one.limit = p.limit;
+    if (!shared_is_few) many_experts(handle, arena, Format::kFp8, p.x, *p.shared, one);
   }
   if (num_experts > 0) {
     DI_CHECK(num_experts <= kMaxRouted && p.device_experts != nullptr, "{} experts, on the device: {}", num_experts,
              p.device_experts != nullptr);
     check_expert(p.experts[0], Weight::Kind::kFp4, d);
-    MoeSlots slots{.num_rows = num_rows, .top_k = top_k};
-    slots.tile_tokens = moe_tile_tokens(static_cast<double>(num_slots) / num_experts);
     slots.max_tiles = static_cast<int>(std::min<int64_t>(num_slots, num_experts) + num_slots / slots.tile_tokens);
     auto* list = arena.array<int32_t>(num_slots);
     auto* tiles = arena.array<MoeTile>(slots.max_tiles);
@@ -259,24 +264,32 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
     slots.list = list;
     slots.tiles = tiles;
     slots.num_tiles = num_tiles;
-    launch_moe_plan(handle, i32_rows(p.ids), static_cast<int>(num_slots), top_k, p.expert_begin, num_experts,
-                    slots.tile_tokens, list, tiles, num_tiles);
-    auto* x = arena.array<Bf16>(num_rows * d);
-    const bool wide = slots.tile_tokens >= 64 && fits_wide(p.experts[0]);
-    launch_prepare(handle, bf16_rows(p.x), num_rows, d, order_of(Format::kFp4), true, wide, x);
-    (wide ? launch_wide_experts : launch_experts)(handle, Format::kFp4,
-                                                  {.slots = slots,
-                                                   .experts = p.device_experts,
-                                                   .one = {},
-                                                   .x = x,
-                                                   .weights = f32_rows(p.weights),
-                                                   .a = arena.array<Bf16>(num_slots * p.experts[0].w1.rows),
-                                                   .y = outputs,
-                                                   .hidden = static_cast<int>(d),
-                                                   .width = static_cast<int>(p.experts[0].w1.rows),
-                                                   .limit = p.limit,
-                                                   .is_wide = wide});
+    launch_moe_plan(handle,
+                    {.ids = i32_rows(p.ids),
+                     .num_slots = static_cast<int>(num_slots),
+                     .top_k = top_k,
+                     .expert_begin = p.expert_begin,
+                     .num_experts = num_experts,
+                     .tile_tokens = slots.tile_tokens,
+                     .list = list,
+                     .tiles = tiles,
+                     .num_tiles = num_tiles},
+                    bf16_rows(p.x), num_rows, d, rounded);
+    all.slots = slots;
+    all.experts = p.device_experts;
+    all.x = rounded;
+    all.weights = f32_rows(p.weights);
+    all.a = arena.array<Bf16>(num_slots * p.experts[0].w1.rows);
+    all.y = outputs;
+    all.hidden = static_cast<int>(d);
+    all.width = static_cast<int>(p.experts[0].w1.rows);
+    all.limit = p.limit;
+    if (!are_few) many_experts(handle, arena, Format::kFp4, p.x, p.experts[0], all);
+  } else if (rounded != nullptr) {
+    launch_prepare(handle, bf16_rows(p.x), num_rows, d, Order::kNatural, true, false, rounded);
   }
+  const bool has_few = are_few && num_experts > 0;
+  if (has_few || shared_is_few) launch_few_experts(handle, has_few ? &all : nullptr, shared_is_few ? &one : nullptr);
   if (!p.slots.empty()) return;
   launch_moe_sum(handle, outputs, i32_rows(p.ids), p.expert_begin, num_experts, top_k, shared, num_rows, d,
                  bf16_rows(p.z));

@@ -20,21 +20,21 @@ ProductJob job_of(const Weight& w, const TensorView& y, bool keeps_f32, bool acc
           .x_column = 0,
           .first_tile = 0,
           .num_rows = static_cast<int>(w.rows),
-          .rows_per_scale = w.kind == Weight::Kind::kFp8 ? 32 : 1,
+          .scale_shift = w.kind == Weight::Kind::kFp8 ? 5 : 0,
           .keeps_f32 = keeps_f32,
           .accumulates = accumulates};
 }
 
 // Whether the products of these tokens go to sm90/wide.cu.
 bool is_wide(Format format, int64_t num_tokens, int64_t cols) {
-  return format != Format::kFp4 && num_tokens > 16 && cols % 128 == 0 && has_wide_products();
+  return format != Format::kFp4 && num_tokens > kFewTokens && cols % 128 == 0 && has_wide_products();
 }
 
-// x as a format wants it: where it lies, or a copy in the arena. `cols`: columns of one weight.
+// x as the kernel for so many tokens wants it: where it lies, or a copy in the arena. `cols`: columns of one weight.
 TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds, int64_t cols) {
-  const Order order = order_of(format);
   const bool is_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
   const bool wide = is_wide(format, x.rows, cols);
+  const Order order = x.rows <= kFewTokens ? Order::kNatural : order_of(format);
   if (order == Order::kNatural && !rounds && is_aligned && !wide) return x;
   auto* copy = arena.array<Bf16>(x.rows * x.cols);
   launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, wide, copy);
@@ -42,7 +42,8 @@ TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Form
 }
 
 // All jobs of one format over one prepared input.
-void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std::vector<ProductJob>& jobs, int cols) {
+void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std::vector<ProductJob>& jobs, int cols,
+              bool keeps_tokens, bool rounds) {
   for (size_t first = 0; first < jobs.size(); first += kMaxJobs) {
     ProductArgs a{};
     a.num_jobs = static_cast<int>(std::min<size_t>(kMaxJobs, jobs.size() - first));
@@ -52,6 +53,8 @@ void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std
     a.x = device_bf16(x.data);
     a.x_stride = x.stride;
     a.row_bytes = row_bytes_of(format, cols);
+    a.keeps_tokens = keeps_tokens;
+    a.rounds = rounds;
     is_wide(format, x.rows, cols) ? launch_wide_products(stream, format, a) : launch_products(stream, format, a);
   }
 }
@@ -78,7 +81,8 @@ void CudaOps::linear(Stream& stream, const LinearParams& p) {
     }
     if (jobs.empty()) continue;
     const bool rounds = format != Format::kBF16 && p.quantize_input;
-    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds, cols), jobs, cols);
+    const bool keeps = can_keep_tokens(p.x.rows, cols);
+    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds && !keeps, cols), jobs, cols, keeps, rounds);
   }
   for (const LinearJob& job : p.jobs) {
     if (job.weight.kind != Weight::Kind::kF32) continue;
@@ -103,7 +107,8 @@ void CudaOps::grouped_linear(Stream& stream, const GroupedLinearParams& p) {
     jobs.push_back(job_of(w, p.y.col_range(g * rows, rows), false, false));
     jobs.back().x_column = g * cols;
   }
-  run_jobs(handle, format, prepared(handle, arena, p.x, format, false, cols), jobs, static_cast<int>(cols));
+  run_jobs(handle, format, prepared(handle, arena, p.x, format, false, cols), jobs, static_cast<int>(cols), false,
+           false);
 }
 
 }  // namespace deepinfer::kernels::cuda

@@ -8,6 +8,7 @@
 //
 //   Stages: [weights][tokens, columns 0 - 63][tokens, columns 64 - 127], tokens with the 128-byte swizzle. A stage is
 //   filled again when the step after the one that read it has begun: until then a warpgroup may still be multiplying.
+#include "kernels/cuda/smxx/cluster.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -57,18 +58,6 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// The float at this place of the shared memory of another block of the cluster.
-__device__ __forceinline__ float float_of(const float* place, int rank) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place));
-  float v;
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-  return v;
-}
-
 template <Format F, int kN>
 struct WideLayout {
   static constexpr int kRows = 128, kTokens = 8 * kN;
@@ -93,7 +82,7 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   WeightTile weights;
   TokenTile tokens;
-  if (!task.locate(L::kRows, L::kTokens, weights, tokens)) return;
+  if (!task.locate(tile_of_block(), L::kRows, L::kTokens, weights, tokens)) return;
   const int cols = task.cols, steps_a_segment = segment_of(cols) / 128;
   // A cluster along z shares the segments: one each.
   const bool is_shared_out = gridDim.z > 1;
@@ -107,12 +96,12 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   // A thread copies the same piece of several rows and tokens.
   constexpr int kPerRow = 4 * kPieces, kRowsAtOnce = kProductThreads / kPerRow, kRowCopies = L::kRows / kRowsAtOnce;
   const int part = threadIdx.x % kPerRow, copy_row = threadIdx.x / kPerRow;
+  auto base_of = [&](int row) { return row >= weights.half ? weights.codes[1] : weights.codes[0]; };
   uint32_t row_offset[kRowCopies];
-  const uint8_t* row_base[2] = {weights.codes[0], weights.codes[1]};
 #pragma unroll
   for (int i = 0; i < kRowCopies; ++i) {
-    const int row = copy_row + kRowsAtOnce * i, side = row >= weights.half;
-    row_offset[i] = static_cast<uint32_t>(RowPointer<F>(weights, row, cols).codes - row_base[side]) + 16 * part;
+    const int row = copy_row + kRowsAtOnce * i;
+    row_offset[i] = static_cast<uint32_t>(RowPointer<F>(weights, row, cols).codes - base_of(row)) + 16 * part;
   }
   const int token_part = threadIdx.x % 16, half_at = token_part / 8 * L::kHalfBytes;
   auto copy_stage = [&](int step) {
@@ -120,14 +109,13 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
 #pragma unroll
     for (int i = 0; i < kRowCopies; ++i) {
       const int row = copy_row + kRowsAtOnce * i;
-      copy_async(to + weight_piece_at<F>(row, part),
-                 row_base[row >= weights.half] + row_offset[i] + (first_step + step) * 64 * kPieces, true);
+      copy_async(to + weight_piece_at<F>(row, part), base_of(row) + row_offset[i] + (first_step + step) * 64 * kPieces);
     }
 #pragma unroll
     for (int i = 0; i < L::kTokens / 16; ++i) {
       const int token = threadIdx.x / 16 + 16 * i;
       copy_async(to + L::kTokensAt + half_at + token * 128 + (token_part % 8 ^ token % 8) * 16,
-                 tokens.x + token_offset[token] + (first_step + step) * 128 + 8 * token_part, true);
+                 tokens.x + token_offset[token] + (first_step + step) * 128 + 8 * token_part);
     }
   };
 #pragma unroll
@@ -147,9 +135,9 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   };
   load_factors(0);
 
-  float c[4 * kN] = {}, total[4 * kN];
+  float total[4 * kN];
   uint32_t a[2][2][4];
-  for (int step = 0; step < num_steps; ++step) {
+  auto multiply_step = [&](int step, float (&c)[4 * kN]) {
     wait_copies<kStages - 3>();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
@@ -169,10 +157,7 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
     unrolled<4>([&](auto pair) {  // two steps of 16 columns go together, while the two before still run
       constexpr int kPair = decltype(pair)::value;
       uint32_t (&now)[2][4] = a[kPair % 2];
-      expand<F, 2 * kPair>(raw[0], factor[0], now[0][0], now[0][2]);
-      expand<F, 2 * kPair>(raw[1], factor[1], now[0][1], now[0][3]);
-      expand<F, 2 * kPair + 1>(raw[0], factor[0], now[1][0], now[1][2]);
-      expand<F, 2 * kPair + 1>(raw[1], factor[1], now[1][1], now[1][3]);
+      expand_pair<F, kPair>(raw, factor, now[0], now[1]);
       const uint64_t columns = matrix_at(tokens_at + kPair / 2 * L::kHalfBytes) + kPair % 2 * 4;
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       warpgroup_mma(c, now[0], columns);
@@ -180,17 +165,16 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       wait_products<1>();  // the registers of the pair before are free again
     });
-    if ((step + 1) % steps_a_segment == 0 || step + 1 == num_steps) {
-      wait_products<0>();
-      keep_in_place(c);
-      const bool is_first = step < steps_a_segment;
+  };
+  // A loop of its own for a segment: its sums may stay in flight until it ends.
+  for (int begin = 0; begin < num_steps; begin += steps_a_segment) {
+    const int end = min(num_steps, begin + steps_a_segment);
+    float c[4 * kN] = {};
+    for (int step = begin; step < end; ++step) multiply_step(step, c);
+    wait_products<0>();
+    keep_in_place(c);
 #pragma unroll
-      for (int i = 0; i < 4 * kN; ++i) {
-        total[i] = is_first ? c[i] : total[i] + c[i];
-        c[i] = 0;
-      }
-      keep_in_place(c);
-    }
+    for (int i = 0; i < 4 * kN; ++i) total[i] = begin == 0 ? c[i] : total[i] + c[i];
   }
   wait_copies<0>();
   __syncthreads();
@@ -203,7 +187,7 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   }
   if (!is_shared_out) {
     __syncthreads();
-    task.finish(sums, L::kRows, tokens);
+    task.finish(tile_of_block(), sums, L::kRows, tokens, static_cast<int>(threadIdx.x));
     return;
   }
   // Each block of the cluster adds the segments of some tokens, ascending.
@@ -215,7 +199,7 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
     const int token = i / L::kRows, row = i % L::kRows;
     float sum = 0;
     for (int z = 0; z < num_blocks; ++z) {
-      const float part = float_of(&sums.at(row, first + token), z);
+      const float part = remote_float(&sums.at(row, first + token), z);
       sum = z == 0 ? part : sum + part;
     }
     mine.at(row, token) = sum;
@@ -223,16 +207,16 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
   cluster_barrier();  // nobody leaves while its memory may be read
   tokens.begin += first;
   tokens.count = count;
-  task.finish(mine, L::kRows, tokens);
+  task.finish(tile_of_block(), mine, L::kRows, tokens, static_cast<int>(threadIdx.x));
 }
 
 // With few tiles a cluster of blocks takes the segments of each.
 template <Format F, int kN, typename Task>
 void launch(cudaStream_t stream, dim3 grid, const Task& task) {
-  constexpr unsigned kMultiprocessors = 132;
+  const auto multiprocessors = static_cast<unsigned>(num_multiprocessors());
   const int segment = segment_of(task.cols), num_segments = (task.cols + segment - 1) / segment;
   const bool is_power = (num_segments & (num_segments - 1)) == 0;
-  if (grid.x * grid.y < kMultiprocessors && is_power) grid.z = static_cast<unsigned>(num_segments);
+  if (grid.x * grid.y < multiprocessors && is_power) grid.z = static_cast<unsigned>(num_segments);
   constexpr int kBytes = WideLayout<F, kN>::kBytes;
   static const cudaError_t status =
       cudaFuncSetAttribute(wide_kernel<F, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -247,7 +231,8 @@ void launch(cudaStream_t stream, dim3 grid, int tile_tokens, const Task& task) {
 template <Format F>
 void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
   const auto tiles = static_cast<unsigned>(p.slots.max_tiles);
-  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.width, 64)), tiles}, p.slots.tile_tokens, gate_up_task<F>(p));
+  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.width, 64)), tiles}, p.slots.tile_tokens,
+            gate_up_task<F>(p, order_of(F), true));
   launch<F>(stream, {static_cast<unsigned>(blocks_for(p.hidden, 128)), tiles}, p.slots.tile_tokens, down_task<F>(p));
 }
 

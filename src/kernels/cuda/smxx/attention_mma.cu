@@ -1,4 +1,5 @@
 // Attention of the released widths (512 channels, heads by 16) on tensor cores, softmax with a running maximum.
+// attention_few.cu has the same results for a few rows.
 //
 //   A block takes a row and 16 or 64 heads and goes through the row's keys 64 at a time:
 //     records of later keys come in asynchronously; those of a step are expanded to BF16 in shared memory,
@@ -8,10 +9,7 @@
 //   The running maximum is a power of two, so that rescaling a sum by it is exact: a sum is one chain over the keys in
 //   order, whatever the blocks were, and 16 or 64 heads a block give equal bits. The denominator adds 4 keys, 16 such
 //   sums by butterfly, steps ascending.
-//
-//   Expanded keys carry the factor 2^-26, so that no scale over- or underflows; scores and sums are freed of it.
-#include "kernels/cuda/attention_keys.cuh"
-#include "kernels/cuda/smxx/mma.cuh"
+#include "kernels/cuda/smxx/attention_tiles.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
@@ -22,7 +20,6 @@ constexpr int kRecord = kDim + kDim / 32;  // bytes of a window record, the larg
 constexpr int kRowBytes = 2 * kDim;        // of a BF16 row
 constexpr int kScoreStride = kKeys + 4;    // floats
 constexpr int kProbabilityBytes = 2 * kKeys + 16;
-constexpr float kFreed = 67108864.f;  // 2^26
 
 struct Layout {
   int q, k, raw, scores, probabilities, factors, totals, keys, bytes;
@@ -39,48 +36,8 @@ struct Layout {
 };
 static_assert(Layout(64).bytes <= 227 << 10);
 
-// 16-byte piece c of row r: pieces are exchanged within groups of 8 so that 8 rows of a column lie in different banks.
-__device__ __forceinline__ int piece_at(int r, int c) {
-  return r * kRowBytes + ((c ^ (r & 7)) << 4);
-}
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address));
-}
-__device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address));
-}
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-// Two equal BF16 factors.
-__device__ __forceinline__ uint32_t twice(float v) {
-  const uint32_t b = __bfloat16_as_ushort(__float2bfloat16_rn(v));
-  return b | b << 16;
-}
-__device__ __forceinline__ uint32_t pick(uint32_t a, uint32_t b, uint32_t selector) {
-  return __byte_perm(a, b, selector);
-}
-
-// 8 channels of a record: codes at `from`, factor as twice().
-__device__ __forceinline__ uint4 expand_e4m3(const uint8_t* from, uint32_t factor) {
-  const uint2 w = *reinterpret_cast<const uint2*>(from);
-  const uint32_t a = multiply((w.x << 8 & 0x80008000u) | (w.x << 4 & 0x07f007f0u), factor),
-                 b = multiply((w.x & 0x80008000u) | (w.x >> 4 & 0x07f007f0u), factor),
-                 c = multiply((w.y << 8 & 0x80008000u) | (w.y << 4 & 0x07f007f0u), factor),
-                 d = multiply((w.y & 0x80008000u) | (w.y >> 4 & 0x07f007f0u), factor);
-  return {pick(a, b, 0x5410), pick(a, b, 0x7632), pick(c, d, 0x5410), pick(c, d, 0x7632)};
-}
-__device__ __forceinline__ uint4 expand_e2m1(const uint8_t* from, uint32_t factor) {
-  const uint32_t w = *reinterpret_cast<const uint32_t*>(from);
-  const uint32_t a = multiply((w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u), factor),  // columns 0, 4
-      b = multiply((w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u), factor),              // 1, 5
-      c = multiply((w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u), factor),              // 2, 6
-      d = multiply((w & 0x80008000u) | (w >> 6 & 0x01c001c0u), factor);                   // 3, 7
-  return {pick(a, b, 0x5410), pick(c, d, 0x5410), pick(a, b, 0x7632), pick(c, d, 0x7632)};
 }
 
 template <int kHeads>
@@ -135,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
         x[j] = __floats2bfloat162_rn(f.x, f.y);
       }
     }
-    *reinterpret_cast<uint4*>(shared + at.q + piece_at(h, c)) = v;
+    *reinterpret_cast<uint4*>(shared + at.q + piece_at<kRowBytes>(h, c)) = v;
   }
 
   constexpr int kDimsOfWarp = kDim / kSides, kColumns = kDimsOfWarp / 8;
@@ -153,17 +110,19 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       if (key < keys.num_window) {
 #pragma unroll
         for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
-          const uint32_t exponent = min(raw[kDim + c / 4] + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26
-          *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = expand_e4m3(raw + 8 * c, exponent << 7 | exponent << 23);
+          const uint2 w = *reinterpret_cast<const uint2*>(raw + 8 * c);
+          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) =
+              expand_e4m3(w.x, w.y, window_factor(raw[kDim + c / 4]));
         }
       } else if (key < keys.count) {
 #pragma unroll
         for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
-          const float scale = e4m3_value(raw[kDim / 2 + c / 2]) * 1.2676506e30f;  // 2^126 2^-26
-          *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = expand_e2m1(raw + 4 * c, twice(scale));
+          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) =
+              expand_e2m1(*reinterpret_cast<const uint32_t*>(raw + 4 * c), entry_factor(raw[kDim / 2 + c / 2]));
         }
       } else {
-        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) *reinterpret_cast<uint4*>(tile + piece_at(k, c)) = {};
+        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8)
+          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) = {};
       }
     }
   };
@@ -180,7 +139,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
   uint32_t queries[kKept][4];
   if constexpr (kHasTwoTiles) {
 #pragma unroll
-    for (int d = 0; d < kKept; ++d) load_matrices(queries[d], base + at.q + piece_at(lane % 16, 2 * d + lane / 16));
+    for (int d = 0; d < kKept; ++d)
+      load_matrices(queries[d], base + at.q + piece_at<kRowBytes>(lane % 16, 2 * d + lane / 16));
   }
 
   for (int step = 0; step < num_steps; ++step) {
@@ -211,13 +171,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
             for (int j = 0; j < 4; ++j) a[i][j] = queries[d + i][j];
           } else {
-            load_matrices(a[i], q_at + piece_at(head + lane % 16, 2 * (d + i) + lane / 16));
+            load_matrices(a[i], q_at + piece_at<kRowBytes>(head + lane % 16, 2 * (d + i) + lane / 16));
           }
         }
 #pragma unroll
         for (int n = 0; n < kTilesOfWarp; ++n) {  // 8 keys x 32 channels
           uint32_t b[4];
-          load_matrices(b, tile_at + piece_at(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
+          load_matrices(b, tile_at + piece_at<kRowBytes>(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
           mma(c[0][n], a[0], b[0], b[1]);
           mma(c[1][n], a[1], b[2], b[3]);
         }
@@ -252,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       largest = lane_max<kThreadsOfHead>(largest);
       const float next = fmaxf(top, ceilf(largest));
       // 2^(top - next), exactly: both are integers.
-      const float factor = __int_as_float((static_cast<int>(fmaxf(top - next, -126.f)) + 127) << 23);
+      const float factor = power_of_two(fmaxf(top - next, -126.f));
       top = next;
       float fours[kFours];
 #pragma unroll
@@ -304,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
         for (int n = 0; n < kColumns; n += 2) {  // 16 keys x 16 channels
           uint32_t b[4];
-          load_matrices_turned(b, tile_at + piece_at(16 * k + lane % 16, side * kColumns + n + lane / 16));
+          load_matrices_turned(b, tile_at + piece_at<kRowBytes>(16 * k + lane % 16, side * kColumns + n + lane / 16));
           mma(sum[n], a, b[0], b[1]);
           mma(sum[n + 1], a, b[2], b[3]);
         }
@@ -351,7 +311,9 @@ bool fits_fast_attention(const AttentionArgs& a) {
 }
 
 void launch_fast_attention(cudaStream_t stream, const AttentionArgs& a) {
-  // With few rows more blocks, each expanding all keys, are faster than one.
+  constexpr int kFewRows = 8;  // that fill the machine with a cluster each
+  if (a.num_rows <= kFewRows) return launch_few_attention(stream, a);
+  // More blocks, each expanding all keys, are faster than one until there is a row for half of the multiprocessors.
   if (a.heads % 64 == 0 && a.num_rows > 60) {
     launch<64>(stream, a);
   } else {

@@ -164,9 +164,9 @@ __global__ void global_write_kernel(const Run* runs, const int32_t* run_of_row, 
   }
   norm_shared(key, index_dim, key_gain, eps, sum, scratch);
   turn_shared(key, index_dim, freq.count, cos, sin);
-  encode_index(key, index_dim, index_record(cache, run.block_table, group));
+  encode_index(key, index_dim, index_record(cache, run.block_table, static_cast<uint32_t>(group)));
   turn_shared(v, dim, freq.count, cos, sin);
-  encode_entry(v, dim, entry_record(cache, run.block_table, group));
+  encode_entry(v, dim, entry_record(cache, run.block_table, static_cast<uint32_t>(group)));
 }
 
 }  // namespace

@@ -50,6 +50,14 @@ __device__ __forceinline__ void begin_kernel() {
   allow_next();
   wait_for_previous();
 }
+inline int num_multiprocessors() {
+  static const int number = [] {
+    int n = 0;
+    deepinfer::cuda::check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");
+    return n;
+  }();
+  return number;
+}
 __host__ __device__ constexpr int64_t blocks_for(int64_t count, int64_t of) {
   return (count + of - 1) / of;
 }
@@ -143,18 +151,20 @@ __device__ __forceinline__ const uint8_t* window_record(const WindowCache& c, in
          (static_cast<int64_t>(slot) * c.ring + pos % c.ring) * window_record_size(c.head_dim);
 }
 // Entry `group` of the sequence with this table: dim / 2 bytes of codes, then dim / 16 scales.
-__device__ __forceinline__ uint8_t* entry_record(const GlobalCache& c, const int32_t* table, int64_t group) {
-  const int per_block = 128 / c.ratio;
+__device__ __forceinline__ uint8_t* entry_record(const GlobalCache& c, const int32_t* table, uint32_t group) {
+  const uint32_t per_block = 128u / static_cast<uint32_t>(c.ratio);
   return reinterpret_cast<uint8_t*>(c.main) + table[group / per_block] * c.main_block_bytes +
-         group % per_block * (c.head_dim / 2 + c.head_dim / 16);
+         static_cast<int>(group % per_block) * (c.head_dim / 2 + c.head_dim / 16);
 }
 struct IndexRecord {
   uint8_t *codes, *scales;
 };
-__device__ __forceinline__ IndexRecord index_record(const GlobalCache& c, const int32_t* table, int64_t group) {
-  const int per_block = 128 / c.ratio, at = static_cast<int>(group % per_block);
+__device__ __forceinline__ IndexRecord index_record(const GlobalCache& c, const int32_t* table, uint32_t group) {
+  const uint32_t per_block = 128u / static_cast<uint32_t>(c.ratio);
+  const int at = static_cast<int>(group % per_block);
   uint8_t* block = reinterpret_cast<uint8_t*>(c.index) + table[group / per_block] * c.index_block_bytes;
-  return {block + at * (c.index_dim / 2), block + per_block * (c.index_dim / 2) + at * (c.index_dim / 32)};
+  return {block + at * (c.index_dim / 2),
+          block + static_cast<int>(per_block) * (c.index_dim / 2) + at * (c.index_dim / 32)};
 }
 
 // Turns the pair (a, b) by the angle with this cosine and sine.

@@ -157,7 +157,7 @@ void launch_block_keys(cudaStream_t stream, const ScoreArgs& a, uint16_t* out, i
 void launch_top_k(cudaStream_t stream, const ScoreArgs& scores, const uint16_t* keys, int64_t stride, int block_size,
                   Rows<int32_t> out, int k);
 
-// ---- attention.cu, attention_mma.cu
+// ---- attention.cu, attention_few.cu, attention_mma.cu
 // -------------------------------------------------------------------------------------
 
 struct AttentionArgs {
@@ -182,6 +182,7 @@ void launch_attention(cudaStream_t stream, const AttentionArgs& a);
 constexpr int kFastAttentionDim = 512, kFastAttentionKeys = 640;
 bool fits_fast_attention(const AttentionArgs& a);
 void launch_fast_attention(cudaStream_t stream, const AttentionArgs& a);
+void launch_few_attention(cudaStream_t stream, const AttentionArgs& a);
 
 // ---- route.cu
 // ---------------------------------------------------------------------------------------------------------
@@ -227,15 +228,27 @@ struct ProductJob {
   const uint8_t *codes, *scales;
   void* y;
   int64_t y_stride, x_column;  // the job's input begins at this column of x
-  int first_tile, num_rows, rows_per_scale;
+  int first_tile, num_rows, scale_shift;
   bool keeps_f32, accumulates;
 };
+// Up to so many tokens a product takes x as it lies. If a block can keep all columns of all tokens it rounds them too.
+constexpr int kFewTokens = 16;
+constexpr int64_t kept_token_bytes(int64_t num_tokens, int64_t cols) {
+  return (cols + 127) / 128 * 256 * num_tokens;
+}
+constexpr bool can_keep_tokens(int64_t num_tokens, int64_t cols) {
+  constexpr int64_t kMost = 96 << 10;  // leaves two stages of weights and more
+  return num_tokens <= kFewTokens && kept_token_bytes(num_tokens, cols) <= kMost;
+}
 struct ProductArgs {
   ProductJob jobs[kMaxJobs];
   int num_jobs, num_tokens, cols;
-  const Bf16* x;  // prepared for the format
+  const Bf16* x;  // 16-byte aligned rows
   int64_t x_stride, row_bytes;
+  bool keeps_tokens;  // all jobs have the same columns of x, and can_keep_tokens
+  bool rounds;        // x while it is kept
 };
+// More than kFewTokens: x prepared for the format.
 void launch_products(cudaStream_t stream, Format format, const ProductArgs& a);
 // On Hopper; x in wide order, whole super groups of 128 columns, no fp4. Same bits.
 bool has_wide_products();
@@ -259,20 +272,30 @@ struct MoeSlots {
 };
 // Tokens of a block for so many rows an expert on average.
 int moe_tile_tokens(double rows_per_expert);
-void launch_moe_plan(cudaStream_t stream, Rows<int32_t> ids, int num_slots, int top_k, int expert_begin,
-                     int num_experts, int tile_tokens, int32_t* list, MoeTile* tiles, int* num_tiles);
+struct MoePlanArgs {
+  Rows<int32_t> ids;
+  int num_slots, top_k, expert_begin, num_experts, tile_tokens;
+  int32_t* list;
+  MoeTile* tiles;
+  int* num_tiles;
+};
+// The plan, and beside it x rounded into `rounded` [T, d] as it lies if that is not nullptr.
+void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,
+                     Bf16* rounded);
 struct ExpertArgs {
   MoeSlots slots;
   const ExpertWeights* experts;  // on the device; nullptr: `one`
   ExpertWeights one;
-  const Bf16* x;        // prepared
+  const Bf16* x;        // prepared for the format; for few tokens rounded only
   Rows<float> weights;  // [T, K]; data nullptr: none
   Bf16* a;              // scratch [slots][width]
   Rows<Bf16> y;         // slot t K + k goes to columns k d .. of row t
   int hidden, width;
   float limit;
-  bool is_wide;  // x and a in wide order, tiles of 64 or 128 tokens
 };
+// Tiles of up to kFewTokens. Either may be nullptr: FP4 experts with planned tiles, one FP8 expert with all rows.
+void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared);
+// Tiles of 64 or 128 tokens; on Hopper x and a in wide order.
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
 void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
 void launch_moe_sum(cudaStream_t stream, Rows<Bf16> slots, Rows<int32_t> ids, int expert_begin, int num_experts,

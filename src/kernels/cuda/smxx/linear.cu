@@ -1,4 +1,5 @@
 // Dense products: preparation of the tokens, then one launch for all weights of a format.
+#include "kernels/cuda/smxx/few_rows.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -66,15 +67,44 @@ __global__ void f32_kernel(Rows<Bf16> x, const float* weight, int64_t rows, int6
   }
 }
 
+template <Format F, int kM, int kHalves, int kN>
+__global__ void __launch_bounds__(kProductThreads, 2) few_linear_kernel(FewTask<LinearTask> task, FewMemory memory) {
+  allow_next();
+  extern __shared__ __align__(128) uint8_t shared[];
+  few_rows<F, kM, kHalves, kN>(task, memory, shared, task.rounds, false);
+}
+
+template <Format F, int kM, int kHalves, int kN>
+void launch_few(cudaStream_t stream, LinearTask& task) {
+  constexpr int kRows = 16 * kM * kHalves;
+  const int tokens = std::min(task.num_tokens, 8 * kN), row_tiles = static_cast<int>(grid_of(task, kRows, 8 * kN).x);
+  const int kept_bytes = task.keeps_tokens ? static_cast<int>(kept_token_bytes(tokens, task.cols)) : 0;
+  const FewPlan plan = plan_few_memory(FewStage<F, kM>::bytes(task.keeps_tokens ? 0 : tokens),
+                                       few_sum_bytes(kRows, tokens), kept_bytes, tokens);
+  launch_persistent("few_rows", few_linear_kernel<F, kM, kHalves, kN>, row_tiles, plan, stream,
+                    FewTask<LinearTask>{task, row_tiles, 8 * kN, 0}, plan.memory);
+}
+
+template <Format F>
+void launch_few(cudaStream_t stream, LinearTask& task) {
+  constexpr int kM = F == Format::kBF16 ? 1 : 2;
+  if (task.num_tokens > 8) return launch_few<F, kM, 1, 2>(stream, task);
+  if constexpr (F == Format::kFp8) {
+    // Small tiles where large ones would leave places idle, large ones where a warp would have few columns of each.
+    constexpr int kShort = 2048;
+    const int places = 2 * num_multiprocessors();
+    if (static_cast<int>(grid_of(task, 32, 8).x) < places) return launch_few<F, 1, 1, 1>(stream, task);
+    if (task.cols <= kShort && static_cast<int>(grid_of(task, 64, 8).x) >= places)
+      return launch_few<F, 2, 2, 1>(stream, task);
+  }
+  launch_few<F, kM, 1, 1>(stream, task);
+}
+
 template <Format F>
 void launch(cudaStream_t stream, LinearTask& task) {
-  constexpr unsigned kMultiprocessors = 132;      // fewer large tiles than that leave some idle
-  constexpr int kM = F == Format::kBF16 ? 1 : 2;  // what two stages a warp have room for
-  if (const dim3 grid = grid_of(task, 16 * kM, 8); task.num_tokens <= 8 && (kM == 1 || grid.x >= 2 * kMultiprocessors))
-    return launch_few<F, kM, 1>(stream, grid, task);
-  if (task.num_tokens <= 8) return launch_few<F, 1, 1>(stream, grid_of(task, 16, 8), task);
-  if (task.num_tokens <= 16) return launch_few<F, kM, 2>(stream, grid_of(task, 16 * kM, 16), task);
-  if (const dim3 grid = grid_of(task, 128, 128); task.num_tokens > 64 && grid.x * grid.y >= kMultiprocessors)
+  if (task.num_tokens <= kFewTokens) return launch_few<F>(stream, task);
+  const dim3 grid = grid_of(task, 128, 128);
+  if (task.num_tokens > 64 && grid.x * grid.y >= static_cast<unsigned>(num_multiprocessors()))
     return launch_many<F, 2, 8>(stream, grid, task);
   launch_many<F, 1, 4>(stream, grid_of(task, 64, 64), task);
 }

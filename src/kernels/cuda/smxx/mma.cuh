@@ -54,22 +54,29 @@ template <Format F, int kStep>
 __device__ __forceinline__ void expand(const uint4 (&raw)[pieces_of(F)], uint32_t factor, uint32_t& low,
                                        uint32_t& high) {
   const uint32_t* words = reinterpret_cast<const uint32_t*>(raw);
+  // Products instead of shifts where that is possible: logic and shifts share a unit that is the bottleneck.
   if constexpr (F == Format::kFp4) {
-    const uint32_t w = words[kStep / 2];
-    if constexpr (kStep % 2 == 0) {
-      low = multiply((w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u), factor);
-      high = multiply((w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u), factor);
-    } else {
-      low = multiply((w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u), factor);
-      high = multiply((w & 0x80008000u) | (w >> 6 & 0x01c001c0u), factor);
-    }
+    const uint32_t w = kStep % 2 == 0 ? words[kStep / 2] : words[kStep / 2] >> 8;
+    low = multiply((w & 0x000f000fu) * 0x1040u & 0x81c081c0u, factor);  // << 12 and << 6
+    high = multiply((w & 0x00f000f0u) * 0x0104u & 0x81c081c0u, factor);
   } else if constexpr (F == Format::kFp8) {
     const uint32_t w = words[kStep];
-    low = multiply((w << 8 & 0x80008000u) | (w << 4 & 0x07f007f0u), factor);
+    low = multiply((w & 0x007f007fu) * 0x0010u + (w & 0x00800080u) * 0x0100u, factor);
     high = multiply((w & 0x80008000u) | (w >> 4 & 0x07f007f0u), factor);
   } else {
     low = words[2 * kStep];
     high = words[2 * kStep + 1];
+  }
+}
+
+// Steps 2 kPair and 2 kPair + 1 of rows r (raw[0]) and r + 8 (raw[1]) as operands of mma.
+template <Format F, int kPair>
+__device__ __forceinline__ void expand_pair(const uint4 (&raw)[2][pieces_of(F)], const uint32_t (&factor)[2],
+                                            uint32_t (&first)[4], uint32_t (&second)[4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    expand<F, 2 * kPair>(raw[i], factor[i], first[i], first[i + 2]);
+    expand<F, 2 * kPair + 1>(raw[i], factor[i], second[i], second[i + 2]);
   }
 }
 

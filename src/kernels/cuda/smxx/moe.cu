@@ -2,14 +2,14 @@
 //
 //   plan      one block counts the rows of each expert, lists the slots (token t, choice k: t K + k) by expert, and
 //   cuts
-//             each expert's list into tiles of as many tokens as a product's block takes
-//   gate_up   a block multiplies the same channels of w1 and w3, applies the activation and the routing weight, rounds
-//   to
+//             each expert's list into tiles of as many tokens as a product's block takes; other blocks round the tokens
+//   gate_up   a tile has the same channels of w1 and w3; it applies the activation and the routing weight, rounds to
 //             e4m3 in groups of 32 and stores the result in the order that w2 wants
 //   down      each slot's output, bf16
 //   sum       slots ascending (that is, experts ascending), then the shared expert
 //
-// The shared expert goes the same way as one expert with all tokens.
+// The shared expert goes the same way as one expert with all tokens; with few of them in the same launches.
+#include "kernels/cuda/smxx/few_rows.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -18,10 +18,32 @@ namespace {
 constexpr int kMaxExperts = kMaxRouted;
 constexpr int kPlanThreads = 1024;
 
-__global__ void __launch_bounds__(kPlanThreads)
-    plan_kernel(Rows<int32_t> ids, int num_slots, int top_k, int expert_begin, int num_experts, int tile_tokens,
-                int32_t* list, MoeTile* tiles, int* num_tiles) {
+// x rounded to e4m3 in groups of 32, by one block: 8 columns a thread, 4 threads a group.
+__device__ void round_row(const Bf16* x, Bf16* rounded, int64_t d) {
+  for (int64_t first = 0; first < d; first += kPlanThreads * 8) {
+    const int64_t c = first + threadIdx.x * 8;
+    __align__(16) Bf16 v[8] = {};
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (c < d) v[i] = x[c + i];
+      largest = fmaxf(largest, fabsf(to_f(v[i])));
+    }
+    const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max<4>(largest), kActFloor), kInvE4M3));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = to_b(e4m3_value(e4m3_code(to_f(v[i]) / scale)) * scale);
+    if (c < d) *reinterpret_cast<uint4*>(rounded + c) = *reinterpret_cast<const uint4*>(v);
+  }
+}
+
+// Block 0 makes the plan, block 1 + t rounds row t.
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(MoePlanArgs p, Rows<Bf16> x, int64_t d, Bf16* rounded) {
   begin_kernel();
+  if (blockIdx.x > 0) {
+    const int64_t t = blockIdx.x - 1;
+    return round_row(x.row(t), rounded + t * d, d);
+  }
+  const auto& [ids, num_slots, top_k, expert_begin, num_experts, tile_tokens, list, tiles, num_tiles] = p;
   __shared__ int count[kMaxExperts], place[kMaxExperts], first_tile[kMaxExperts];
   for (int e = threadIdx.x; e < num_experts; e += kPlanThreads) count[e] = 0;
   __syncthreads();
@@ -90,47 +112,71 @@ __global__ void __launch_bounds__(kSumThreads)
   z.row(t)[c + 1] = to_b(sum.y);
 }
 
-template <Format F>
-void launch_gate_up(cudaStream_t stream, const GateUpTask& task) {
-  auto grid = [&](int channels) {
-    return dim3(static_cast<unsigned>(blocks_for(task.width, channels)), static_cast<unsigned>(task.slots.max_tiles));
-  };
-  switch (task.slots.tile_tokens) {
-    case 8:
-      return launch_few<F, 4, 1>(stream, grid(32), task);
-    case 16:
-      if constexpr (F == Format::kFp4) return launch_few<F, 4, 2>(stream, grid(32), task);
-      break;
-    case 64:
-      return launch_many<F, 1, 4>(stream, grid(32), task);
-    default:
-      break;
-  }
-  launch_many<F, 2, 8>(stream, grid(64), task);
+// kN: tokens of an expert's tile, in eights. Both experts' tiles are counted through.
+template <int kN>
+__global__ void __launch_bounds__(kProductThreads, 2)
+    few_gate_up_kernel(FewTask<GateUpTask> experts, FewTask<GateUpTask> one, FewMemory memory) {
+  begin_kernel();
+  extern __shared__ __align__(128) uint8_t shared[];
+  few_rows<Format::kFp8, 2, 2, 1>(one, memory, shared, false, true);
+  few_rows<Format::kFp4, 2, 2, kN>(experts, memory, shared, false, true);
 }
-template <Format F>
-void launch_down(cudaStream_t stream, const DownTask& task) {
-  auto grid = [&](int rows) {
-    return dim3(static_cast<unsigned>(blocks_for(task.hidden, rows)), static_cast<unsigned>(task.slots.max_tiles));
+template <int kN>
+__global__ void __launch_bounds__(kProductThreads, 2)
+    few_down_kernel(FewTask<DownTask> experts, FewTask<DownTask> one, FewMemory memory) {
+  begin_kernel();
+  extern __shared__ __align__(128) uint8_t shared[];
+  few_rows<Format::kFp8, 2, 1, 1>(one, memory, shared, false, true);
+  few_rows<Format::kFp4, 2, 1, kN>(experts, memory, shared, false, true);
+}
+
+// Tiles of a task whose blocks take `rows_a_tile` of its `rows`; nothing to do if there is no expert.
+template <typename Task>
+FewTask<Task> few_task(const Task& task, bool exists, int rows, int rows_a_tile, int tile_tokens, int first_block) {
+  return {task, exists ? static_cast<int>(blocks_for(rows, rows_a_tile)) : 0, tile_tokens, first_block};
+}
+
+template <int kN>
+void launch_few(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* one) {
+  const ExpertArgs none{};
+  const ExpertArgs &e = experts == nullptr ? none : *experts, &o = one == nullptr ? none : *one;
+  const int tokens = std::min(8 * kN, std::max(e.slots.num_rows, o.slots.num_rows));
+  constexpr int kOneTokens = 8;
+  const int one_tiles = static_cast<int>(blocks_for(o.slots.num_rows, kOneTokens));
+  auto plan_of = [&](int fp8_stage, int fp4_stage, int rows) {
+    const int stage = std::max(one == nullptr ? 0 : fp8_stage, experts == nullptr ? 0 : fp4_stage);
+    return plan_few_memory(stage, few_sum_bytes(rows, tokens), 0, tokens);
   };
-  switch (task.slots.tile_tokens) {
-    case 8:
-      return launch_few<F, 2, 1>(stream, grid(32), task);
-    case 16:
-      if constexpr (F == Format::kFp4) return launch_few<F, 2, 2>(stream, grid(32), task);
-      break;
-    case 64:
-      return launch_many<F, 1, 4>(stream, grid(64), task);
-    default:
-      break;
-  }
-  launch_many<F, 2, 8>(stream, grid(128), task);
+  const auto gate =
+      few_task(gate_up_task<Format::kFp8>(o, Order::kNatural, false), one != nullptr, o.width, 32, kOneTokens, 0);
+  const auto gates = few_task(gate_up_task<Format::kFp4>(e, Order::kNatural, false), experts != nullptr, e.width, 32,
+                              8 * kN, gate.row_tiles * one_tiles);
+  const FewPlan up = plan_of(FewStage<Format::kFp8, 2>::bytes(tokens), FewStage<Format::kFp4, 2>::bytes(tokens), 64);
+  launch_persistent("few_gate_up", few_gate_up_kernel<kN>, gates.row_tiles * e.slots.max_tiles + gates.first_block, up,
+                    stream, gates, gate, up.memory);
+
+  const auto down = few_task(down_task<Format::kFp8>(o), one != nullptr, o.hidden, 32, kOneTokens, 0);
+  const auto downs =
+      few_task(down_task<Format::kFp4>(e), experts != nullptr, e.hidden, 32, 8 * kN, down.row_tiles * one_tiles);
+  const FewPlan plan = plan_of(FewStage<Format::kFp8, 2>::bytes(tokens), FewStage<Format::kFp4, 2>::bytes(tokens), 32);
+  launch_persistent("few_down", few_down_kernel<kN>, downs.row_tiles * e.slots.max_tiles + downs.first_block, plan,
+                    stream, downs, down, plan.memory);
 }
 
 template <Format F>
 void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
-  launch_gate_up<F>(stream, gate_up_task<F>(p));
-  launch_down<F>(stream, down_task<F>(p));
+  const GateUpTask gate_up = gate_up_task<F>(p, order_of(F), false);
+  const DownTask down = down_task<F>(p);
+  auto grid = [&](int rows, int a_tile) {
+    return dim3(static_cast<unsigned>(blocks_for(rows, a_tile)), static_cast<unsigned>(p.slots.max_tiles));
+  };
+  if (p.slots.tile_tokens == 64) {
+    launch_many<F, 1, 4>(stream, grid(p.width, 32), gate_up);
+    launch_many<F, 1, 4>(stream, grid(p.hidden, 64), down);
+  } else {
+    launch_many<F, 2, 8>(stream, grid(p.width, 64), gate_up);
+    launch_many<F, 2, 8>(stream, grid(p.hidden, 128), down);
+  }
 }
 
 }  // namespace
@@ -139,10 +185,16 @@ int moe_tile_tokens(double rows_per_expert) {
   return rows_per_expert <= 6 ? 8 : rows_per_expert <= 12 ? 16 : rows_per_expert <= 96 ? 64 : 128;
 }
 
-void launch_moe_plan(cudaStream_t stream, Rows<int32_t> ids, int num_slots, int top_k, int expert_begin,
-                     int num_experts, int tile_tokens, int32_t* list, MoeTile* tiles, int* num_tiles) {
-  start("moe plan", plan_kernel, 1, kPlanThreads, 0, stream, ids, num_slots, top_k, expert_begin, num_experts,
-        tile_tokens, list, tiles, num_tiles);
+void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,
+                     Bf16* rounded) {
+  const unsigned blocks = 1 + (rounded == nullptr ? 0u : static_cast<unsigned>(num_rows));
+  start("moe plan", plan_kernel, blocks, kPlanThreads, 0, stream, plan, x, d, rounded);
+}
+
+void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared) {
+  if (experts == nullptr || experts->slots.tile_tokens <= 8) return launch_few<1>(stream, experts, shared);
+  launch_few<2>(stream, experts, nullptr);
+  if (shared != nullptr) launch_few<1>(stream, nullptr, shared);
 }
 
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {

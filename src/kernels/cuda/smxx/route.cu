@@ -14,69 +14,64 @@ __device__ float score_of(float logit, float temperature) {
   return sqrtf(x > 20 ? x : log1pf(expf(x)));
 }
 
+// Larger floats have larger words.
+__device__ __forceinline__ uint32_t ordered(float v) {
+  const uint32_t u = __float_as_uint(v + 0.f);  // no -0
+  return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
 __global__ void __launch_bounds__(kRowsPerBlock* kWarp) route_kernel(RouteArgs p) {
   begin_kernel();
+  __shared__ int ids[kRowsPerBlock][kMaxTopK];
+  __shared__ float scores[kRowsPerBlock][kMaxTopK];
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp;
   if (t >= p.num_rows) return;
   const float* bias = p.is_image != nullptr && p.is_image[t] != 0 ? p.bias_image : p.bias;
   const float* logits = p.logits.row(t);
-  float biased[kPerLane];
+  float score[kPerLane];
+  uint32_t key[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = i * kWarp + lane;
-    biased[i] = -INFINITY;  // below everything that takes part
-    if (e >= p.num_experts) continue;
-    biased[i] = score_of(logits[e], p.gate_temp) + bias[e];
+    key[i] = 0;  // below everything that takes part
+    if (i * kWarp >= p.num_experts || e >= p.num_experts) continue;
+    score[i] = score_of(logits[e], p.gate_temp);
+    const float biased = score[i] + bias[e];
     // A NaN loses against every number, but K experts must come out.
-    if (!(biased[i] > kLowest)) biased[i] = kLowest;
+    key[i] = ordered(biased > kLowest ? biased : kLowest);
   }
-  int chosen[kMaxTopK];
+  int my_id = 0;  // lane k has the choice of round k
+  float my_score = 0;
+  for (int k = 0; k < p.top_k; ++k) {
+    uint32_t best = 0;
 #pragma unroll
-  for (int k = 0; k < kMaxTopK; ++k) chosen[k] = kMaxExperts;
-#pragma unroll
-  for (int k = 0; k < kMaxTopK; ++k) {
-    if (k >= p.top_k) break;
-    float best = -INFINITY;
+    for (int i = 0; i < kPerLane; ++i) best = max(best, key[i]);
+    best = __reduce_max_sync(0xffffffffu, best);
     int id = kMaxExperts;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (biased[i] > best) best = biased[i], id = i * kWarp + lane;
+    for (int i = kPerLane - 1; i >= 0; --i) {
+      if (key[i] == best) id = i * kWarp + lane;
     }
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, step);
-      const int other_id = __shfl_xor_sync(0xffffffffu, id, step);
-      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
-    }
+    id = static_cast<int>(__reduce_min_sync(0xffffffffu, static_cast<unsigned>(id)));
+    float its_score = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (i * kWarp + lane == id) biased[i] = -INFINITY;
+      if (i * kWarp + lane == id) key[i] = 0, its_score = score[i];
     }
-    // Insert in ascending order.
-    int v = id;
-#pragma unroll
-    for (int i = 0; i < kMaxTopK; ++i) {
-      if (v < chosen[i]) {
-        const int old = chosen[i];
-        chosen[i] = v;
-        v = old;
-      }
-    }
+    its_score = __shfl_sync(0xffffffffu, its_score, id % kWarp);
+    if (lane == k) my_id = id, my_score = its_score;
   }
-  if (lane != 0) return;
+  int place = 0;  // among the ids ascending
+  for (int k = 0; k < p.top_k; ++k) place += __shfl_sync(0xffffffffu, my_id, k) < my_id;
+  if (lane < p.top_k) ids[row][place] = my_id, scores[row][place] = my_score;
+  __syncwarp();
   double sum = 0;
-#pragma unroll
-  for (int k = 0; k < kMaxTopK; ++k) {
-    if (k < p.top_k) sum += score_of(logits[chosen[k]], p.gate_temp);
-  }
+  for (int k = 0; k < p.top_k; ++k) sum += scores[row][k];
   const float divisor = p.top_k > 1 ? static_cast<float>(sum) + 1e-20f : 1.f;
-#pragma unroll
-  for (int k = 0; k < kMaxTopK; ++k) {
-    if (k >= p.top_k) break;
-    p.ids.row(t)[k] = chosen[k];
-    p.weights.row(t)[k] = score_of(logits[chosen[k]], p.gate_temp) / divisor * p.scale;
-  }
+  if (lane >= p.top_k) return;
+  p.ids.row(t)[lane] = ids[row][lane];
+  p.weights.row(t)[lane] = scores[row][lane] / divisor * p.scale;
 }
 
 }  // namespace

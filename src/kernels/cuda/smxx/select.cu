@@ -12,6 +12,7 @@
 // Rows are worked on as many at a time as the workspace holds scores for; a row's result does not depend on that.
 #include <algorithm>
 
+#include "kernels/cuda/smxx/cluster.cuh"
 #include "kernels/cuda/smxx/mma.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
       factor[i] = 0;
       const int64_t entry = entry_at(s, t, first + r + 8 * i, visible);
       if (entry < 0 || !has_group) continue;
-      const IndexRecord record = index_record(s.cache, table, entry);
+      const IndexRecord record = index_record(s.cache, table, static_cast<uint32_t>(entry));
       raw[i][0] = *reinterpret_cast<const uint4*>(record.codes + 16 * q);
       factor[i] = scale_factor<Format::kFp4>(record.scales[q]);
     }
@@ -207,27 +208,12 @@ __device__ void count_bytes(const uint16_t* keys, int64_t begin, int64_t end, in
   __syncthreads();
 }
 
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// The word at this place of the shared memory of another block of the cluster.
-__device__ __forceinline__ uint32_t word_of(const uint32_t* place, int rank) {
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(place)), v;
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
 // all[256] = sum of the cluster's bins.
 __device__ void add_bins(const uint32_t* bins, uint32_t* all) {
   cluster_barrier();
   if (threadIdx.x < 256) {
     uint32_t sum = 0;
-    for (int rank = 0; rank < kTopBlocks; ++rank) sum += word_of(bins + threadIdx.x, rank);
+    for (int rank = 0; rank < kTopBlocks; ++rank) sum += remote_word(bins + threadIdx.x, rank);
     all[threadIdx.x] = sum;
   }
   __syncthreads();
@@ -299,7 +285,7 @@ __global__ void __cluster_dims__(kTopBlocks, 1, 1) __launch_bounds__(kTopThreads
   cluster_barrier();
   int num_above = 0, num_equal = 0, total = 0, total_equal = 0;  // of the blocks before, of all
   for (int r = 0; r < kTopBlocks; ++r) {
-    const int above = static_cast<int>(word_of(found, r)), equal = static_cast<int>(word_of(found + 1, r));
+    const int above = static_cast<int>(remote_word(found, r)), equal = static_cast<int>(remote_word(found + 1, r));
     if (r < rank) num_above += above, num_equal += equal;
     total += above, total_equal += equal;
   }

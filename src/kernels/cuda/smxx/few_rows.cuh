@@ -1,0 +1,359 @@
+// Products of few tokens: blocks that stay, and weights that never stop coming.
+//
+//   A block takes tile after tile of kHalves times 16 kM weight rows and up to 8 kN tokens, a warp one segment of the
+//   columns (product.cuh) of every tile. A warp has a ring of its own in shared memory that it fills through the
+//   borders of tiles: a stage is 128 columns of 16 kM rows, their scales and the tokens, so memory is asked for the
+//   next tile while this one is added up. Tokens lie in natural order and are put into the order of the codes in
+//   registers. Where all tiles have the same tokens and these fit, a block keeps them, rounded on the way if the task
+//   wants that.
+//
+//   `Task` says which tiles there are (num_tiles, locate) and what happens to their sums (finish).
+#pragma once
+
+#include "kernels/cuda/smxx/product.cuh"
+
+namespace deepinfer::kernels::cuda {
+
+// A stage: weights, then 4 scales a row, then tokens. Pieces of 16 bytes are exchanged within a row so that 8
+// neighbouring lanes read 8 different places.
+template <Format F, int kM>
+struct FewStage {
+  static constexpr int kRows = 16 * kM;
+  static constexpr int kScaleRows = F == Format::kBF16 ? 0 : kRows;
+  static constexpr int kScalesAt = kRows * 64 * pieces_of(F);
+  static constexpr int kTokensAt = kScalesAt + 4 * kScaleRows;
+  __host__ __device__ static constexpr int bytes(int tokens) { return kTokensAt + tokens * 256; }
+};
+// Floats between the sums of two tokens: 2 (rows + 4) = 8 mod 32, so fragments are written without bank conflicts.
+__host__ __device__ constexpr int few_sum_stride(int rows) {
+  return rows + 4;
+}
+__host__ __device__ constexpr int few_sum_bytes(int rows, int tokens) {
+  return 4 * kMaxSegments * tokens * few_sum_stride(rows);
+}
+
+// How a launch shares out the memory of a multiprocessor.
+struct FewMemory {
+  int tokens;      // of a tile at most
+  int ring_bytes;  // of a warp
+  int sums_at;     // two tiles' sums
+  int kept_at;     // the tokens of all tiles [steps of 128 columns][tokens][256 bytes]; 0: they come with the stages
+};
+
+constexpr int kMaxStages = 6;
+template <int kMost = kMaxStages - 2>
+__device__ __forceinline__ void wait_all_but(int pending) {
+  if constexpr (kMost == 0) {
+    wait_copies<0>();
+  } else {
+    if (pending >= kMost) return wait_copies<kMost>();
+    wait_all_but<kMost - 1>(pending);
+  }
+}
+
+// The 32 columns of a scale group, rounded to e4m3 (model.md 6.2, act).
+__device__ __forceinline__ void round_group(uint4 (&v)[4]) {
+  auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float2 f = __bfloat1622float2(pairs[i]);
+    largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
+  }
+  const float scale = ue8m0_value(ue8m0_ceil(fmaxf(largest, kActFloor), kInvE4M3)), inverse = 1.f / scale;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float2 f = __bfloat1622float2(pairs[i]);
+    const __nv_fp8x2_storage_t codes =
+        __nv_cvt_float2_to_fp8x2({f.x * inverse, f.y * inverse}, __NV_SATFINITE, __NV_E4M3);
+    const float2 rounded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    pairs[i] = __floats2bfloat162_rn(rounded.x * scale, rounded.y * scale);
+  }
+}
+
+// 8 neighbouring columns of a token in the order in which two codes leave a masked word together.
+template <Format F>
+__device__ __forceinline__ uint4 in_code_order(const uint4& v) {
+  if constexpr (F == Format::kFp8) {
+    return {__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632), __byte_perm(v.z, v.w, 0x5410),
+            __byte_perm(v.z, v.w, 0x7632)};
+  } else if constexpr (F == Format::kFp4) {
+    return {__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+            __byte_perm(v.y, v.w, 0x7632)};
+  } else {
+    return v;
+  }
+}
+
+// The tiles of a task in a row: all weight rows of the first tokens, then those of the next.
+template <typename Task>
+struct FewTask : Task {
+  int row_tiles, tile_tokens;
+  int first_block;  // takes the first tile
+  __device__ int num_tiles() const { return row_tiles * this->num_token_tiles(tile_tokens); }
+  __device__ int first_tile() const {
+    const int blocks = static_cast<int>(gridDim.x);
+    return (static_cast<int>(blockIdx.x) + blocks - first_block % blocks) % blocks;
+  }
+  __device__ TileAt at(int tile) const { return {tile % row_tiles, tile / row_tiles}; }
+};
+
+// The first bytes of a word, zeros after them. Apart, so that it does not lie in the way of the loop.
+inline __device__ __noinline__ void copy_bytes(uint8_t* to, const uint8_t* from, int count) {
+  for (int i = 0; i < 4; ++i) to[i] = i < count ? from[i] : 0;
+}
+
+// What a lane copies of 16 kM rows of a tile: the same piece of several rows, words of scales, some tokens.
+template <Format F, int kM>
+struct FewSource {
+  using S = FewStage<F, kM>;
+  static constexpr int kPerRow = 4 * pieces_of(F), kRowsAtOnce = kWarp / kPerRow;
+  static constexpr int kCopies = S::kRows / kRowsAtOnce, kScaleCopies = (S::kScaleRows + kWarp - 1) / kWarp;
+  const uint8_t *codes, *scales;  // of the stack; rows of one source lie in one
+  uint32_t code_offset[kCopies], scale_offset[kScaleCopies == 0 ? 1 : kScaleCopies];
+  const Bf16* x;
+  int64_t x_stride;
+  int num_tokens, token_row;  // the row of token `lane`
+
+  template <typename Task>
+  __device__ __forceinline__ FewSource(const Task& task, int tile, int half, int num_halves) {
+    WeightTile w;
+    TokenTile tokens;
+    task.locate(task.at(tile), S::kRows * num_halves, task.tile_tokens, w, tokens);
+    const int lane = threadIdx.x % kWarp, first = S::kRows * half;
+    const bool is_second = first >= w.half;
+    const int begin = is_second ? first - w.half : first, last = (is_second ? w.num_rows[1] : w.num_rows[0]) - 1;
+    codes = (is_second ? w.codes[1] : w.codes[0]) + 16 * (lane % kPerRow);
+    scales = is_second ? w.scales[1] : w.scales[0];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i)
+      code_offset[i] = static_cast<uint32_t>(min(begin + lane / kPerRow + kRowsAtOnce * i, last)) *
+                       static_cast<uint32_t>(row_bytes_of(F, task.cols));
+#pragma unroll
+    for (int i = 0; i < kScaleCopies; ++i)
+      scale_offset[i] = static_cast<uint32_t>(min(begin + min(kWarp * i + lane, S::kRows - 1), last) >> w.scale_shift) *
+                        static_cast<uint32_t>(task.cols / 32);
+    x = tokens.x;
+    x_stride = tokens.stride;
+    num_tokens = tokens.count;
+    token_row = tokens.row_number(lane);
+  }
+  // Columns 32 group .. + 127.
+  __device__ __forceinline__ void copy_weights(int group, int num_groups, uint8_t* stage) const {
+    const int lane = threadIdx.x % kWarp, part = lane % kPerRow;
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(stage));
+    const bool exists = group + part / pieces_of(F) < num_groups;
+    const uint8_t* from = codes + (exists ? group * pieces_of(F) * 16 : 0);
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i)
+      copy_async_or_clear(to + weight_piece_at<F>(lane / kPerRow + kRowsAtOnce * i, part), from + code_offset[i],
+                          exists);
+#pragma unroll
+    for (int i = 0; i < kScaleCopies; ++i) {
+      const int row = kWarp * i + lane;
+      if (row >= S::kScaleRows) break;
+      const uint8_t* word_at = scales + scale_offset[i] + group;
+      if (num_groups % 4 == 0) {
+        copy_word_async(to + S::kScalesAt + 4 * row, word_at);
+      } else {
+        copy_bytes(stage + S::kScalesAt + 4 * row, word_at, min(4, num_groups - group));
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_tokens(int group, int num_groups, uint8_t* stage) const {
+    const int lane = threadIdx.x % kWarp, part = lane % 16;
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(stage)) + S::kTokensAt;
+    const bool exists = group + part / 4 < num_groups;
+    const Bf16* from = x + (exists ? 32 * group + 8 * part : 0);
+#pragma unroll 1
+    for (int first = 0; first < num_tokens; first += 2) {
+      const int i = first + lane / 16, row = __shfl_sync(0xffffffffu, token_row, i);
+      if (i < num_tokens) copy_async_or_clear(to + wide_piece_at(i, part), from + row * x_stride, exists);
+    }
+  }
+};
+
+// The place of a warp in its sequence of stages.
+struct FewCursor {
+  int tile, half = 0, step = 0, stage = 0;
+};
+
+// One stage of products: c[kM][kN] += weights x tokens.
+template <Format F, int kM, int kN>
+__device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8_t* tokens, int num_tokens,
+                                               float (&c)[kM][kN][4]) {
+  using S = FewStage<F, kM>;
+  const int lane = threadIdx.x % kWarp, q = lane % 4, r = lane / 4;
+  uint32_t factor[kM][2];
+  uint4 raw[kM][2][pieces_of(F)];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 16 * m + 8 * i + r;
+      factor[m][i] = F == Format::kBF16 ? 0 : scale_factor<F>(stage[S::kScalesAt + 4 * row + q]);
+#pragma unroll
+      for (int k = 0; k < pieces_of(F); ++k)
+        raw[m][i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(row, pieces_of(F) * q + k));
+    }
+  }
+  unrolled<4>([&](auto pair) {  // two steps of 16 columns
+    constexpr int kPair = decltype(pair)::value;
+    uint32_t a[2][kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) expand_pair<F, kPair>(raw[m], factor[m], a[0][m], a[1][m]);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const int token = min(8 * n + r, num_tokens - 1);
+      const uint4 v = in_code_order<F>(*reinterpret_cast<const uint4*>(tokens + wide_piece_at(token, 4 * q + kPair)));
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma(c[m][n], a[0][m], v.x, v.y);
+        mma(c[m][n], a[1][m], v.z, v.w);
+      }
+    }
+  });
+}
+
+// All columns of the tokens into shared memory, a thread a scale group at a time.
+template <typename Task>
+__device__ void keep_tokens(const Task& task, const FewMemory& memory, bool rounds, uint8_t* shared) {
+  const TokenTile tokens = task.tokens_of({0, 0}, task.tile_tokens);
+  const int num_groups = task.cols / 32;
+  for (int i = threadIdx.x; i < tokens.count * num_groups; i += kProductThreads) {
+    const int token = i / num_groups, group = i % num_groups;
+    const uint4* from = reinterpret_cast<const uint4*>(tokens.row(token) + 32 * group);
+    uint4 v[4] = {from[0], from[1], from[2], from[3]};
+    if (rounds) round_group(v);
+    uint8_t* to = shared + memory.kept_at + group / 4 * memory.tokens * 256;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) *reinterpret_cast<uint4*>(to + wide_piece_at(token, group % 4 * 4 + k)) = v[k];
+  }
+  // Beyond the last column: zeros, where weights are zeros as well.
+  for (int i = threadIdx.x; i < tokens.count * (-num_groups & 3); i += kProductThreads) {
+    const int token = i % tokens.count, group = num_groups + i / tokens.count;
+    uint8_t* to = shared + memory.kept_at + group / 4 * memory.tokens * 256;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) *reinterpret_cast<uint4*>(to + wide_piece_at(token, group % 4 * 4 + k)) = {};
+  }
+  __syncthreads();
+}
+
+// All tiles of the task that fall to this block. `has_waited`: what the task reads is there already.
+template <Format F, int kM, int kHalves, int kN, typename Task>
+__device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMemory& memory, uint8_t* shared,
+                                         bool rounds, bool has_waited) {
+  using S = FewStage<F, kM>;
+  constexpr int kRows = S::kRows * kHalves, kSumStride = few_sum_stride(kRows);
+  const int cols = task.cols, segment = segment_of(cols), num_segments = (cols + segment - 1) / segment;
+  const int num_groups = cols / 32, num_tiles = task.num_tiles();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, q = lane % 4, r = lane / 4;
+  const int first_group = warp * segment / 32;
+  const int num_steps = warp < num_segments ? (min(cols, (warp + 1) * segment) + 127) / 128 - first_group / 4 : 0;
+  const bool keeps = memory.kept_at > 0;
+  const int stage_bytes = S::bytes(keeps ? 0 : memory.tokens);
+  const int num_stages = min(memory.ring_bytes / stage_bytes, kMaxStages);
+  uint8_t* ring = shared + warp * memory.ring_bytes;
+  const int part_floats = memory.tokens * kSumStride;
+  using Source = FewSource<F, kM>;
+  FewCursor load{task.first_tile()};
+  int tile = load.tile, stage = 0;
+  if (tile >= num_tiles) {
+    if (!has_waited) wait_for_previous();
+    return;
+  }
+
+  Source source(task, load.tile, 0, kHalves);
+  auto copy = [&](FewCursor& at, bool weights, bool tokens) {
+    if (num_steps == 0 || at.tile >= num_tiles) return;
+    const int group = first_group + 4 * at.step;
+    if (weights) source.copy_weights(group, num_groups, ring + at.stage * stage_bytes);
+    if (tokens && !keeps) source.copy_tokens(group, num_groups, ring + at.stage * stage_bytes);
+    at.stage = at.stage + 1 == num_stages ? 0 : at.stage + 1;
+    if (++at.step < num_steps) return;
+    at.step = 0;
+    if (++at.half == kHalves) at.half = 0, at.tile += static_cast<int>(gridDim.x);
+    if (at.tile < num_tiles) source = Source(task, at.tile, at.half, kHalves);
+  };
+  if (!has_waited) {  // weights do not depend on what runs before; tokens do
+    FewCursor early = load;
+    for (int s = 0; s < num_stages - 1; ++s) copy(early, true, false);
+    wait_for_previous();
+    source = Source(task, load.tile, 0, kHalves);
+  }
+  for (int s = 0; s < num_stages - 1; ++s) {
+    copy(load, has_waited, true);
+    commit_copies();
+  }
+  if (keeps) keep_tokens(task, memory, rounds, shared);
+
+  for (int parity = 0; tile < num_tiles; parity ^= 1, tile += static_cast<int>(gridDim.x)) {
+    const TileAt at = task.at(tile);
+    const TokenTile tokens = task.tokens_of(at, task.tile_tokens);
+    // [segments][tokens][rows]; the sums of the tile before may still be read.
+    float* parts = reinterpret_cast<float*>(shared + memory.sums_at) + parity * kMaxSegments * part_floats;
+#pragma unroll 1
+    for (int half = 0; half < kHalves && num_steps > 0; ++half) {
+      float c[kM][kN][4] = {};
+#pragma unroll 1
+      for (int step = 0; step < num_steps; ++step) {
+        wait_all_but(num_stages - 2);
+        __syncwarp();
+        copy(load, true, true);
+        commit_copies();
+        const uint8_t* from = ring + stage * stage_bytes;
+        const uint8_t* token_at =
+            keeps ? shared + memory.kept_at + (first_group / 4 + step) * memory.tokens * 256 : from + S::kTokensAt;
+        multiply_stage<F, kM, kN>(from, token_at, tokens.count, c);
+        stage = stage + 1 == num_stages ? 0 : stage + 1;
+      }
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int token = 8 * n + 2 * q + i % 2, row = S::kRows * half + 16 * m + r + 8 * (i / 2);
+            if (token < tokens.count) parts[warp * part_floats + token * kSumStride + row] = c[m][n][i];
+          }
+        }
+      }
+    }
+    __syncthreads();
+    task.finish(at, SumTile{parts, kSumStride, num_segments, part_floats, inverse_unit(F)}, kRows, tokens,
+                static_cast<int>(threadIdx.x));
+  }
+  wait_copies<0>();
+  __syncthreads();
+}
+
+// Two blocks a multiprocessor if their rings have two stages then, else one with up to kMaxStages.
+struct FewPlan {
+  FewMemory memory;
+  int shared_bytes, blocks_per_multiprocessor;
+};
+inline FewPlan plan_few_memory(int stage_bytes, int sum_bytes, int kept_bytes, int tokens) {
+  constexpr int kHalf = 113 << 10, kWhole = 227 << 10;  // 1 KiB a block is the system's
+  auto stages = [&](int room) { return (room - 2 * sum_bytes - kept_bytes) / (kProductWarps * stage_bytes); };
+  const bool is_shared = stages(kHalf) >= 2;
+  const int count = std::min(stages(is_shared ? kHalf : kWhole), kMaxStages);
+  FewPlan plan;
+  const int ring = count * stage_bytes, sums_at = ring * kProductWarps, kept_at = sums_at + 2 * sum_bytes;
+  plan.memory = {tokens, ring, sums_at, kept_bytes > 0 ? kept_at : 0};
+  plan.shared_bytes = kept_at + kept_bytes;
+  plan.blocks_per_multiprocessor = is_shared ? 2 : 1;
+  return plan;
+}
+
+// As many blocks as the machine has places for, or one a tile.
+template <typename... P, typename... A>
+void launch_persistent(const char* name, void (*kernel)(P...), int num_tiles, const FewPlan& plan, cudaStream_t stream,
+                       const A&... args) {
+  deepinfer::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),
+                         name);
+  const int places = plan.blocks_per_multiprocessor * num_multiprocessors();
+  start(name, kernel, static_cast<unsigned>(std::clamp(num_tiles, 1, places)), kProductThreads,
+        static_cast<size_t>(plan.shared_bytes), stream, args...);
+}
+
+}  // namespace deepinfer::kernels::cuda
