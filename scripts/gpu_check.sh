@@ -34,7 +34,7 @@ if [[ $parts == *test* ]]; then
   for program in $(find_program '*_gpu_test'); do step "$(basename "$program")" "$program"; done
 fi
 if [[ $parts == *sanitize* ]]; then
-  filter='*RowAloneEqualsRowInBatch/vendor'
+  filter='*EqualsReferenceAtReleasedWidths/fast'
   for tool in memcheck racecheck; do
     for program in $(find_program 'di_kernels_gpu_test'); do
       step "kernels_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$program" --gtest_filter="$filter"
