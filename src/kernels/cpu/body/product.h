@@ -429,6 +429,7 @@ struct Quad {
     VI even[4], odd[4];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) decode(b.codes + r * b.stride, even[r], odd[r]);
+    const VF row_scales = kIsInt8 ? ue8m0_value<0>(load_bytes_4x4(b.scales, b.scale_stride)) : zero();
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) {
       VI x_even, x_odd, d[4];
@@ -437,7 +438,7 @@ struct Quad {
       for (int r = 0; r < 4; ++r) d[r] = dot(dot(zeroi(), even[r], x_even), odd[r], x_odd);
       if constexpr (kIsInt8) {
         const VF group = to_float(addi(sum_quarters(d), spread4(b.offsets[n])));
-        const VF factor = mul(ue8m0_value<0>(load_bytes_4x4(b.scales, b.scale_stride)), spread4(b.x_scales[n]));
+        const VF factor = mul(row_scales, spread4(b.x_scales[n]));
         sum[n] = _mm_fmadd_ps(quarter<0>(group), quarter<0>(factor), sum[n]);
         if constexpr (kCount > 1) sum[n] = _mm_fmadd_ps(quarter<1>(group), quarter<1>(factor), sum[n]);
         if constexpr (kCount > 2) sum[n] = _mm_fmadd_ps(quarter<2>(group), quarter<2>(factor), sum[n]);
