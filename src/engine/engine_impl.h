@@ -1,4 +1,7 @@
-// The step loop: two threads and two queues.
+// The engine: two threads and two queues.
+//
+//   engine_start.cc memory, parts, threads   engine_requests.cc the way in    engine_loop.cc the two threads
+//   engine_results.cc the way out            engine.cc, generate.cc what callers see
 //
 //   callers --submit, cancel--> [inbox] --> scheduling thread --StepJob--> [jobs] --> executing thread
 //        \--so_args--> grammar compiler ----^ (the request comes in with its grammar, or with what is wrong with it)
@@ -20,19 +23,20 @@
 #include <unordered_map>
 
 #include "engine/backend.h"
+#include "engine/draft_control.h"
 #include "engine/executor.h"
 #include "engine/memory_plan.h"
 #include "engine/request_state.h"
 #include "engine/settings.h"
 #include "grammar/compiler.h"
 #include "model/ranks.h"
-#include "sched/calibration.h"
-#include "sched/draft_planner.h"
 #include "sched/index_ledger.h"
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
 
 namespace deepinfer::engine {
+
+int64_t now_us();  // of the steady clock
 
 class EngineImpl final : public Engine {
  public:
@@ -60,27 +64,30 @@ class EngineImpl final : public Engine {
  private:
   static constexpr size_t kStepsAhead = 2;
 
+  // engine_start.cc
   EngineImpl(weights::Checkpoint checkpoint, text::Tokenizer tokenizer, const EngineOptions& options,
              const Settings& settings);
   Result<void> build(const Backend& backend);
+
+  // engine_requests.cc
   Result<std::unique_ptr<RequestState>> accept(Request request, Sink sink) const;
+  CacheMode cache_mode_of(const SamplingParams& p) const;
   std::shared_ptr<const SequenceSpec> make_spec(const RequestState& state, int choice) const;
   sched::NewSequence make_sequence(const RequestState& state, const ChoiceState& choice, int64_t now_us) const;
-  CacheMode cache_mode_of(const SamplingParams& p) const;
-
-  void schedule_loop();
-  void execute_loop();
-  void record(const StepResult& result, int64_t begin_us);
-  Result<void> plan_drafts();
   void compile_grammar(uint64_t request);
   void compiled(uint64_t request, Result<std::shared_ptr<const grammar::Grammar>> grammar);
   void admit(std::unique_ptr<RequestState> state);
   void refuse(RequestState& state);
+
+  // engine_loop.cc
+  void schedule_loop();
+  void execute_loop();
   void dispatch();
+  void record(const StepResult& result, int64_t begin_us);
+
+  // engine_results.cc
   void commit(const StepResult& result);
   void commit_run(const RunResult& run);
-  void learn(const StepResult& result);
-  std::vector<float> survivals_of(const ChoiceState& choice, const RunResult& run);
   void publish(ChoiceState& choice, const sampling::TokenReport& report, FinishReason& reason);
   void end_choice(ChoiceState& choice, FinishReason reason, const std::string& error = "", bool is_user_error = false);
   void emit(ChoiceState& choice, TokenEvent event);
@@ -100,9 +107,7 @@ class EngineImpl final : public Engine {
   // Owned by the scheduling thread.
   std::unique_ptr<sched::BlockLedger> ledger_;
   std::unique_ptr<sched::Scheduler> scheduler_;
-  std::unique_ptr<sched::CostModel> cost_;  // of steps; nullptr, like the two below, without drafts
-  std::unique_ptr<sched::DraftPlanner> planner_;
-  std::unique_ptr<sched::Calibration> calibration_;
+  std::unique_ptr<DraftControl> drafts_;  // nullptr: the engine does not draft
   std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;
   std::unordered_map<int32_t, ChoiceState*> choices_;  // by sequence
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/math.h"
 #include "sched/testing/simulation.h"
 
 namespace deepinfer::sched {
@@ -181,6 +182,29 @@ TEST(Scheduler, AForksOutputIsFoundAgain) {
   SeqId again = sim.add(sequence(1, 600, 2), 1);
   ASSERT_TRUE(sim.finish());
   EXPECT_EQ(sim.clients_.at(again).cached_tokens, 512);
+}
+
+// The longest sequence in exactly the blocks that it needs: no more are taken, each is told to the executor once, and
+// the prompt is found again whole.
+TEST(Scheduler, AMillionTokensTakeTheBlocksThatWerePlanned) {
+  SchedulerConfig config = small_config();
+  config.max_rows = config.max_logit_rows = 8192;
+  config.num_drafts = 0;
+  config.max_length = int64_t{1} << 20;
+  const int64_t slack = 2 * (config.num_drafts + 1);
+  const auto num_blocks = static_cast<int>(ceil_div(config.max_length + slack, kBlockTokens));
+  Simulation sim(config, num_blocks, 1, Sharing::kPrefixCache);
+  sim.add(sequence(1, config.max_length - 20, 20), 1);
+  ASSERT_TRUE(sim.finish());
+  EXPECT_EQ(sim.num_blocks_ - sim.least_available, config.max_length / kBlockTokens);
+  EXPECT_EQ(sim.table_entries_sent, config.max_length / kBlockTokens);
+  const int64_t first_entries = sim.table_entries_sent;
+  SeqId again = sim.add(sequence(1, config.max_length - 20, 20), 1);
+  ASSERT_TRUE(sim.finish());
+  EXPECT_EQ(sim.clients_.at(again).cached_tokens, config.max_length - kBlockTokens);
+  EXPECT_EQ(sim.table_entries_sent - first_entries, 1);
+  EXPECT_EQ(sim.num_resumed, 0);
+  sim.expect_everything_returned();
 }
 
 TEST(Scheduler, RandomLoadLeaksNothingAndEndsEveryRequestOnce) {

@@ -112,6 +112,9 @@ class Simulation {
     }
     EXPECT_EQ(rows, plan.num_rows);
     for (const auto& s : plan.starts) num_resumed += s.epoch > 0;
+    for (const auto& r : plan.runs)
+      table_entries_sent += static_cast<int64_t>(r.new_blocks.size() + r.moved_blocks.size());
+    least_available = std::min(least_available, ledger_->num_available());
     max_rows_seen = std::max(max_rows_seen, rows);
   }
 
@@ -185,6 +188,8 @@ class Simulation {
   std::vector<std::array<int32_t, kBlockTokens>> contents_;  // tokens of each block
   int64_t now_us_ = 0;
   int max_rows_seen = 0;
+  int64_t table_entries_sent = 0;  // to the executor, hits not counted
+  int64_t least_available = INT64_MAX;
   int num_resumed = 0;   // starts after a preemption
   int fails_one_in = 0;  // runs; 0: none
 };
