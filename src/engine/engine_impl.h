@@ -36,7 +36,7 @@
 
 namespace deepinfer::engine {
 
-int64_t now_us();  // of the steady clock
+int64_t steady_now_us();  // of the steady clock
 
 class EngineImpl final : public Engine {
  public:

@@ -7,7 +7,7 @@
 
 namespace deepinfer::engine {
 
-int64_t now_us() {
+int64_t steady_now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
@@ -26,7 +26,8 @@ void EngineImpl::schedule_loop() {
       // A deadline takes effect when a step is planned; with all steps planned, their results come first.
       if (deadline && unfinished_jobs_ < ahead) {
         scheduling_.wait_for(
-            lock, std::chrono::microseconds(std::clamp<int64_t>(*deadline - now_us(), 0, kLongestWaitUs)), ready);
+            lock, std::chrono::microseconds(std::clamp<int64_t>(*deadline - steady_now_us(), 0, kLongestWaitUs)),
+            ready);
       } else {
         scheduling_.wait(lock, ready);
       }
@@ -76,7 +77,7 @@ void EngineImpl::schedule_loop() {
 }
 
 void EngineImpl::dispatch() {
-  int64_t begin = now_us();
+  int64_t begin = steady_now_us();
   StepJob job{.plan = scheduler_->plan(begin)};
   for (auto [seq, reason] : scheduler_->take_ended()) {
     auto it = choices_.find(static_cast<int32_t>(seq));
@@ -91,7 +92,7 @@ void EngineImpl::dispatch() {
   }
   {
     std::lock_guard lock(mutex_);
-    stats_.planning_ms += static_cast<double>(now_us() - begin) / 1000;
+    stats_.planning_ms += static_cast<double>(steady_now_us() - begin) / 1000;
     stats_.num_waiting = scheduler_->num_waiting();
     stats_.num_running = scheduler_->num_running();
     stats_.blocks_available = ledger_->num_available();
@@ -108,15 +109,15 @@ void EngineImpl::execute_loop() {
     double waited = 0;
     {
       std::unique_lock lock(mutex_);
-      int64_t begin = now_us();
+      int64_t begin = steady_now_us();
       executing_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
       if (stopping_) return;
-      waited = static_cast<double>(now_us() - begin);
+      waited = static_cast<double>(steady_now_us() - begin);
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
     StepResult result;
-    int64_t begin = now_us();
+    int64_t begin = steady_now_us();
     std::vector<sched::PlannedRun> runs = job.plan.runs;
     try {
       result = executor_->execute(std::move(job));

@@ -1,5 +1,5 @@
-// The way in: what is wrong with a request, its grammar, and the sequences that it becomes. Callers' threads run it up to
-// the inbox, the scheduling thread from there on.
+// The way in: what is wrong with a request, its grammar, and the sequences that it becomes. Callers' threads run it up
+// to the inbox, the scheduling thread from there on.
 #include <algorithm>
 #include <chrono>
 
@@ -51,7 +51,7 @@ Result<std::unique_ptr<RequestState>> EngineImpl::accept(Request request, Sink s
   }
   state->request = std::move(request);
   state->sink = std::move(sink);
-  state->submitted_us = now_us();
+  state->submitted_us = steady_now_us();
   return state;
 }
 
@@ -117,7 +117,7 @@ void EngineImpl::cancel(uint64_t request, int choice) {
 }
 
 void EngineImpl::admit(std::unique_ptr<RequestState> state) {
-  int64_t now = now_us();
+  int64_t now = steady_now_us();
   RequestState& r = *state;
   requests_.emplace(r.id, std::move(state));
   for (int i = 0; i < r.request.sampling.n; ++i) {
@@ -151,7 +151,8 @@ void EngineImpl::admit(std::unique_ptr<RequestState> state) {
 void EngineImpl::refuse(RequestState& r) {
   Error why = *r.refusal;
   int64_t deadline_ms = r.request.sampling.deadline_ms.value_or(kFarMs);
-  bool is_late = why.code == Code::kDeadline && now_us() - r.submitted_us >= std::min(deadline_ms, kFarMs) * 1000;
+  bool is_late =
+      why.code == Code::kDeadline && steady_now_us() - r.submitted_us >= std::min(deadline_ms, kFarMs) * 1000;
   FinishReason reason = is_late                        ? FinishReason::kDeadline
                         : why.code == Code::kCancelled ? FinishReason::kCancelled
                                                        : FinishReason::kError;
