@@ -21,9 +21,32 @@ struct BenchOptions {
   int prompts = 4, prompt_tokens = 512, output_tokens = 128, concurrency = 1, repeats = 3;
   uint64_t seed = 1;
   double temperature = 0;
-  std::string text;
+  std::string text, acceptance_file;
   bool prints_json = false;
 };
+
+// {"mean_tokens": of a round with every draft verified, "spread": of the logits, "seed"}; the last two may be absent.
+Result<engine::DraftQuality> read_acceptance(const std::string& path) {
+  DI_TRY(json::value file, json::parse_file(path));
+  if (!file.is_object()) return fail(Code::kInvalid, "{}: not an object", path);
+  engine::DraftQuality quality;
+  for (const auto& [name, value] : file.get_object()) {
+    if (!value.is_number()) return fail(Code::kInvalid, "{}: {} is not a number", path, std::string_view(name));
+    const auto number = value.to_number<double>();
+    if (name == "mean_tokens" && number > 1.0) {
+      quality.mean_tokens = number;
+    } else if (name == "spread" && number >= 0.0) {
+      quality.spread = number;
+    } else if (name == "seed" && number >= 0.0) {
+      quality.seed = static_cast<uint64_t>(number);
+    } else {
+      return fail(Code::kInvalid, "{}: {} = {}; allowed: mean_tokens above 1, spread and seed from 0 on", path,
+                  std::string_view(name), number);
+    }
+  }
+  if (quality.mean_tokens == 0.0) return fail(Code::kInvalid, "{}: mean_tokens is missing", path);
+  return quality;
+}
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -52,6 +75,8 @@ std::vector<Request> make_requests(const BenchOptions& o, const engine::EngineIm
 
 struct Figures {
   double prefill_tokens_s = 0, decode_tokens_s = 0, accepted = 0, gap_share = 0;
+  double tokens_step = 0, rows_step = 0;                                               // means a step
+  double forward_us = 0, sampling_us = 0, draft_us = 0, planning_us = 0, idle_us = 0;  // the same
 };
 
 Result<Figures> measure(const BenchOptions& o, engine::EngineImpl& engine, std::mt19937_64& rng) {
@@ -75,15 +100,25 @@ Result<Figures> measure(const BenchOptions& o, engine::EngineImpl& engine, std::
   f.decode_tokens_s = static_cast<double>(o.prompts) * (o.output_tokens - 1) / decode_s;
   auto drafted = static_cast<double>(after.drafted_tokens - before.drafted_tokens);
   f.accepted = drafted > 0 ? static_cast<double>(after.accepted_tokens - before.accepted_tokens) / drafted : 0;
-  double busy =
-      after.forward_ms + after.sampling_ms + after.draft_ms - before.forward_ms - before.sampling_ms - before.draft_ms;
-  f.gap_share = (after.idle_ms - before.idle_ms) / std::max(1e-9, busy);
+  auto steps = static_cast<double>(std::max<int64_t>(1, after.steps - before.steps));
+  auto a_step = [&](double EngineStats::* ms) { return 1000 * (after.*ms - before.*ms) / steps; };
+  f.forward_us = a_step(&EngineStats::forward_ms);
+  f.sampling_us = a_step(&EngineStats::sampling_ms);
+  f.draft_us = a_step(&EngineStats::draft_ms);
+  f.planning_us = a_step(&EngineStats::planning_ms);
+  f.idle_us = a_step(&EngineStats::idle_ms);
+  f.tokens_step = static_cast<double>(after.output_tokens - before.output_tokens) / steps;
+  f.rows_step = static_cast<double>(after.rows - before.rows) / steps;
+  f.gap_share = f.idle_us / std::max(1e-9, f.forward_us + f.sampling_us + f.draft_us);
   return f;
 }
 
 Result<void> bench(BenchOptions& o) {
   if (o.prints_json) o.engine.is_quiet = true;
   if (o.engine.options.max_num_seqs == 0) o.engine.options.max_num_seqs = o.concurrency;
+  if (!o.acceptance_file.empty()) {
+    DI_TRY(o.engine.draft_quality, read_acceptance(o.acceptance_file));
+  }
   DI_TRY(auto engine, o.engine.make());
   std::mt19937_64 rng(o.seed);
   std::vector<Figures> runs;
@@ -104,6 +139,13 @@ Result<void> bench(BenchOptions& o) {
                                                 {"decode_tokens_s", decode},
                                                 {"draft_acceptance", accepted},
                                                 {"idle_share", gap},
+                                                {"tokens_step", median(&Figures::tokens_step)},
+                                                {"rows_step", median(&Figures::rows_step)},
+                                                {"forward_us", median(&Figures::forward_us)},
+                                                {"sampling_us", median(&Figures::sampling_us)},
+                                                {"draft_us", median(&Figures::draft_us)},
+                                                {"planning_us", median(&Figures::planning_us)},
+                                                {"idle_us", median(&Figures::idle_us)},
                                                 {"prompts", o.prompts},
                                                 {"prompt_tokens", o.prompt_tokens},
                                                 {"output_tokens", o.output_tokens},
@@ -134,6 +176,8 @@ void add_bench(Command& app, int& exit_code) {
   command.option("--seed", o->seed, "of the random prompts").show_default();
   command.option("--temperature", o->temperature).show_default();
   command.option("--text", o->text, "prompts repeat this text instead of random ids");
+  command.option("--acceptance", o->acceptance_file,
+                 "JSON with mean_tokens, spread, seed: drafts are accepted by simulation, whatever the model says");
   command.flag("--json", o->prints_json);
   command.callback([o, &exit_code] {
     if (auto done = bench(*o); !done) exit_code = report(done.error());

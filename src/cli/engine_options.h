@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -21,6 +22,7 @@ struct EngineFlags {
   std::string truncation, cache_mode;
   bool is_quiet = false;
   bool downloads = false;
+  std::optional<engine::DraftQuality> draft_quality;  // no flag of its own: bench simulates drafts
 
   void add_to(Command& command);
   // Resolves the model, applies the environment and builds the engine; prints configuration and memory plan to stderr

@@ -15,9 +15,10 @@ namespace deepinfer::engine {
 
 class DraftControl {
  public:
-  // kInvalid if the settings' temperatures do not fit the plan's number of drafts, which is not 0.
+  // `is_host`: the model runs on a processor, which guesses other proportions for steps not measured yet. kInvalid if
+  // the settings' temperatures do not fit the plan's number of drafts, which is not 0.
   static Result<std::unique_ptr<DraftControl>> create(const ModelConfig& config, const Settings& settings,
-                                                      const MemoryPlan& plan);
+                                                      const MemoryPlan& plan, bool is_host);
 
   sched::DraftDecision plan(std::span<const sched::DraftQuery> queries, std::span<int> drafts) {
     return planner_.plan(queries, drafts);
@@ -30,7 +31,7 @@ class DraftControl {
   void forget(sched::SeqId seq) { planner_.forget(static_cast<int32_t>(seq)); }
 
  private:
-  DraftControl(const ModelConfig& config, const Settings& settings, const MemoryPlan& plan);
+  DraftControl(const ModelConfig& config, const Settings& settings, const MemoryPlan& plan, bool is_host);
 
   double bytes_per_token_;  // of global blocks
   sched::CostModel cost_;

@@ -115,7 +115,8 @@ Result<void> EngineImpl::build(const Backend& backend) {
                                       .max_logit_rows = plan_.max_logit_rows,
                                       .max_sequences = plan_.max_sequences,
                                       .num_drafts = plan_.num_drafts,
-                                      .replay = plan_.replay}));
+                                      .replay = plan_.replay,
+                                       .draft_quality = settings_.draft_quality}));
 
   const int64_t window = config().sliding_window;
   int boundary = config().boundary_layer() < 0 ? config().num_hidden_layers : config().boundary_layer();
@@ -135,7 +136,7 @@ Result<void> EngineImpl::build(const Backend& backend) {
   ledger_ = std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
   if (plan_.num_drafts > 0) {
-    DI_TRY(drafts_, DraftControl::create(config(), settings_, plan_));
+    DI_TRY(drafts_, DraftControl::create(config(), settings_, plan_, rank.device->is_host()));
     scheduler_->set_draft_policy([this](auto queries, auto drafts) { return drafts_->plan(queries, drafts); });
   }
   stats_.blocks = stats_.blocks_available = plan_.num_blocks;

@@ -44,6 +44,7 @@ int64_t Executor::buffer_bytes(const ModelConfig& config, int max_logit_rows, in
 }
 
 Executor::Executor(Parts parts) : parts_(std::move(parts)), config_(parts_.model->config()) {
+  if (parts_.draft_quality && parts_.num_drafts > 0) simulated_.emplace(*parts_.draft_quality, parts_.num_drafts);
   workers_.resize(static_cast<size_t>(parts_.num_threads));
   for (Worker& w : workers_) w.workspace.row.reserve(config_.vocab_size);
   ids_.reserve(static_cast<size_t>(parts_.max_rows));
@@ -78,7 +79,7 @@ Result<std::unique_ptr<Executor>> Executor::create(Parts parts) {
 }
 
 StepResult Executor::execute(StepJob job) {
-  StepResult result{.step = job.plan.step, .expected_tokens = job.plan.expected_tokens};
+  StepResult result{.step = job.plan.step};
   for (const auto& end : job.plan.ends) {
     auto it = sequences_.find(static_cast<int32_t>(end.seq));
     if (it != sequences_.end() && it->second.epoch == end.epoch) sequences_.erase(it);
@@ -249,11 +250,12 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     if (!mask) return s.drafts.clear(), void(result.error = mask.error());
     worker.masks.push_back(*mask);
   }
+  if (simulated_) force_outcome(s, rows, worker.golden);
   sampling::VerifyRequest request{.mode = spec.verify_mode,
                                   .params = &spec.params,
                                   .counts = &s.counts,
                                   .output = &s.output,
-                                  .stream = {spec.seed, static_cast<uint32_t>(s.tokens.size()), spec.choice},
+                                  .stream = block_of(s),
                                   .logits = worker.logits,
                                   .vocab = config_.vocab_size,
                                   .masks = worker.masks,
@@ -267,6 +269,8 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
     return;
   }
   result.labels = worker.verdict.labels;
+  for (size_t k = 0; simulated_ && k < result.labels.size(); ++k)
+    result.labels[k] = static_cast<float>(simulated_->acceptance(block_of(s), static_cast<int>(k)));
   result.label_logits.assign(s.confidences.begin(),
                              s.confidences.begin() + static_cast<std::ptrdiff_t>(result.labels.size()));
   for (int k = 0; k < worker.verdict.num_tokens; ++k) {
@@ -280,6 +284,17 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
   if (!s.grammar) return;
   auto committed = s.grammar->commit(std::span(s.output).last(result.tokens.size()));
   if (!committed) result.error = committed.error();
+}
+
+// Golden tokens that accept and reject the drafts as the simulation has it.
+void Executor::force_outcome(const Sequence& s, int rows, std::vector<int32_t>& golden) const {
+  golden.assign(static_cast<size_t>(rows), -1);
+  for (int k = 0; k + 1 < rows; ++k) {
+    const int32_t draft = s.drafts[static_cast<size_t>(k)];
+    const bool is_accepted = simulated_->is_accepted(block_of(s), k);
+    golden[static_cast<size_t>(k)] = is_accepted ? draft : (draft + 1) % config_.vocab_size;
+    if (!is_accepted) return;
+  }
 }
 
 // Row i of the chunk predicts the token at position i + 1.
@@ -305,6 +320,11 @@ void Executor::report_prompt(const Bound& b, Worker& worker, RunResult& result) 
 bool Executor::wants_drafts(const Sequence& s) const {
   return parts_.num_drafts > 0 && s.spec->uses_drafts && static_cast<int64_t>(s.tokens.size()) < s.spec->max_total &&
          !is_stop(*s.spec, s.tokens.back());
+}
+
+// Random numbers of the drafts after the sequence's last token.
+sampling::Stream Executor::block_of(const Sequence& s) {
+  return {s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
 }
 
 void Executor::propose(std::vector<RunResult>& results) {
@@ -337,8 +357,9 @@ void Executor::propose(std::vector<RunResult>& results) {
     for (int k = 0; k < s.num_proposed; ++k) {
       s.drafts.push_back(static_cast<const int32_t*>(host_draft_tokens_.data)[k * n + static_cast<int64_t>(i)]);
       bool is_grammars = (s.likely_drafts >> k & 1) != 0;
-      s.confidences.push_back(is_grammars ? std::numeric_limits<float>::infinity()
-                                          : confidence.f32(static_cast<int64_t>(i))[k]);
+      s.confidences.push_back(is_grammars  ? std::numeric_limits<float>::infinity()
+                              : simulated_ ? simulated_->confidence_logit(block_of(s), k)
+                                           : confidence.f32(static_cast<int64_t>(i))[k]);
     }
     result.confidences = s.confidences;
   }
@@ -388,8 +409,7 @@ int32_t Executor::pick_draft(int k, float* logits, Sequence& s, sampling::Worksp
   } else if (!sampling::shape_row(row, ws, &law)) {
     law.set_one_hot(0);  // no usable logit: any token will do, it is verified
   }
-  sampling::Stream block{s.spec->seed, static_cast<uint32_t>(s.tokens.size()), s.spec->choice};
-  int32_t token = sampling::draw_draft(law, block, k, s.spec->verify_mode);
+  int32_t token = sampling::draw_draft(law, block_of(s), k, s.spec->verify_mode);
   if (!s.grammar || s.grammar->accept_draft(token).value_or(false)) s.num_proposed = k + 1;
   return token;
 }

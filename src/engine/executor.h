@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/sequence_spec.h"
+#include "engine/simulated_drafts.h"
 #include "model/model.h"
 #include "sampling/verify.h"
 #include "sched/plan.h"
@@ -55,7 +56,6 @@ struct StepResult {
   int num_decodes = 0;          // sequences that decoded
   bool is_decode_only = false;  // no prompt chunk ran: what was measured can be compared
   int64_t context_tokens = 0;   // that the decode rows' sequences hold
-  double expected_tokens = 0;   // StepPlan's
   std::vector<RunResult> runs;
   double forward_us = 0, sampling_us = 0, draft_us = 0;
 };
@@ -73,6 +73,7 @@ class Executor {
     int max_rows = 0, max_logit_rows = 0, max_sequences = 0;
     int num_drafts = 0;
     sched::ReplayConfig replay;
+    std::optional<DraftQuality> draft_quality;  // simulated, for benchmarks
   };
 
   static int64_t buffer_bytes(const ModelConfig& config, int max_logit_rows, int max_sequences);
@@ -122,17 +123,20 @@ class Executor {
     std::vector<const uint32_t*> masks;
   };
   void sample_run(const Bound& b, Worker& worker, RunResult& result);
+  void force_outcome(const Sequence& s, int rows, std::vector<int32_t>& golden) const;
   void report_prompt(const Bound& b, Worker& worker, RunResult& result);
   bool is_host() const { return parts_.device->is_host(); }
   void pick_drafts(int k, const TensorView& logits, int32_t* tokens);
   int32_t pick_draft(int k, float* logits, Sequence& s, sampling::Workspace& ws);
   void propose(std::vector<RunResult>& results);
   bool wants_drafts(const Sequence& s) const;
+  static sampling::Stream block_of(const Sequence& s);
 
   Parts parts_;
   const ModelConfig& config_;
   std::unordered_map<int32_t, Sequence> sequences_;
   std::vector<Worker> workers_;
+  std::optional<SimulatedDrafts> simulated_;
 
   // What the device writes, and the same where the host reads it (one memory on a host).
   DeviceBuffer memory_, host_memory_;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/simulated_drafts.h"
 #include "sched/replay_plan.h"
 
 namespace deepinfer::engine {
@@ -53,6 +55,7 @@ struct Settings {
   int grammar_threads = 4;                                     // SO_BUILDER_CPUS
   int sampler_force_topk = 0;                                  // SAMPLER_FORCE_TOPK
   std::string log_level = "info";                              // CPP_LOG_LEVEL
+  std::optional<DraftQuality> draft_quality;                   // no variable: for benchmarks
   std::vector<std::string> notes;  // one line for each variable that was accepted without effect
 };
 

@@ -8,9 +8,12 @@
 namespace deepinfer::sched {
 namespace {
 
-constexpr double kRate = 0.01;  // of a label
+// What a label adds to the variances: the weight of a label halves about every 200 later ones.
+constexpr double kSlopeDrift = 1e-6, kOffsetDrift = 1e-4;
+constexpr double kLargestMove = 2.0;  // of a corrected logit, by one label
 constexpr double kErrorRate = 0.002;
 constexpr double kLargestLogit = 60.0;  // as the head clamps
+constexpr double kLargestOffset = 8.0;
 
 double sigmoid(double x) {
   return 1.0 / (1.0 + std::exp(-x));
@@ -49,11 +52,19 @@ void Calibration::observe(int position, double sampling_temperature, float logit
   error_ += kErrorRate * (std::abs(off) - error_);
   if (is_frozen_) return;
   Pair& p = pair(position, sampling_temperature);
-  // Logits of confident heads reach tens: normalised, a step changes the output by at most about the rate.
   double x = std::clamp(static_cast<double>(logit), -kLargestLogit, kLargestLogit);
-  double step = kRate * off / (1.0 + x * x) * 4.0;
-  p.slope = std::clamp(p.slope - step * x, 0.05, 20.0);
-  p.offset = std::clamp(p.offset - step * 4.0, -8.0, 8.0);
+  double predicted = sigmoid(p.slope * x + p.offset), steepness = std::max(1e-3, predicted * (1.0 - predicted));
+  p.slope_var += kSlopeDrift, p.offset_var += kOffsetDrift;
+  double from_slope = p.slope_var * x + p.covar, from_offset = p.covar * x + p.offset_var;
+  double logit_var = from_slope * x + from_offset, scale = 1.0 / (1.0 + steepness * logit_var);
+  double move = -off * scale;
+  move = std::clamp(move * logit_var, -kLargestMove, kLargestMove) / logit_var;
+  p.slope = std::clamp(p.slope + from_slope * move, 0.05, 20.0);
+  p.offset = std::clamp(p.offset + from_offset * move, -kLargestOffset, kLargestOffset);
+  double shrink = steepness * scale;
+  p.slope_var -= shrink * from_slope * from_slope;
+  p.offset_var -= shrink * from_offset * from_offset;
+  p.covar -= shrink * from_slope * from_offset;
 }
 
 }  // namespace deepinfer::sched

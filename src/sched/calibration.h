@@ -2,10 +2,11 @@
 //
 //   c_k = sigmoid(a_k x logit + b_k)        a = 1 / T_k, one pair for each draft position and temperature bucket
 //
-// Labels are exact acceptance probabilities (sampling/verify.h), so a step of gradient descent on the cross-entropy
-// with soft labels carries no sampling noise; the rate is slow because the domain drifts slowly. Only rows up to the
-// first rejected one have a label. Frozen in deterministic mode: the same request must meet the same numbers. Products
-// of the corrected confidences stay monotone, whatever the pairs are. The scheduler thread owns it.
+// Labels are exact acceptance probabilities (sampling/verify.h). Each pair is a belief (mean and covariance) that a
+// label moves as in an extended Kalman filter: far at first, so that a head that is badly off is corrected within some
+// tens of labels, then slowly, for the domain drifts slowly. Only rows up to the first rejected one have a label.
+// Frozen in deterministic mode: the same request must meet the same numbers. Products of the corrected confidences stay
+// monotone, whatever the pairs are. The scheduler thread owns it.
 #pragma once
 
 #include <span>
@@ -28,6 +29,7 @@ class Calibration {
   static constexpr int kBuckets = 4;  // sampling temperature: greedy, below 0.7, below 1.1, above
   struct Pair {
     double slope = 1.0, offset = 0.0;
+    double slope_var = 0.04, offset_var = 4.0, covar = 0.0;  // heads are off by an offset more than by a slope
   };
   static int bucket_of(double sampling_temperature);
   Pair& pair(int position, double sampling_temperature);

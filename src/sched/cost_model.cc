@@ -10,11 +10,18 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr double kForgetting = 0.998;  // a step counts half after 350 more
-constexpr double kPriorWeight =
-    0.001;  // against the squared relative error of one step: a prior ten times off must yield
+// Against the squared relative error of one step: a prior ten times off must yield.
+constexpr double kPriorWeight = 0.001;
 constexpr double kSizesPerOctave = 4.0, kFactorRate = 0.1;
-constexpr int kKneesFrom = 32;
+constexpr double kLargestJump = 2.0;             // of a factor by one step: one that was held up says little
+constexpr int kKneesFrom = 8;                    // steps: the smooth part has seen something
+constexpr int kKnownFrom = 2, kKnownFor = 5000;  // steps of a size; steps since the last of them
 constexpr std::size_t kSamplerHistory = 9, kSamplerLeast = 5, kSlopeHistory = 5000, kSlopeLeast = 10;
+
+// Among the sizes, a quarter octave each.
+double place_of(int rows) {
+  return kSizesPerOctave * std::log2(std::max(1, rows));
+}
 
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
@@ -68,14 +75,20 @@ double CostModel::smooth(const StepShape& shape) const {
 }
 
 double CostModel::factor(int rows) const {
-  if (factors_.empty()) return 1.0;
-  double place = kSizesPerOctave * std::log2(std::max(1, rows));
-  auto above = factors_.lower_bound(static_cast<int>(std::ceil(place)));
-  if (above == factors_.end()) return factors_.rbegin()->second;
-  if (above == factors_.begin() || above->first <= place) return above->second;
+  if (sizes_.empty()) return 1.0;
+  double place = place_of(rows);
+  auto above = sizes_.lower_bound(static_cast<int>(std::ceil(place)));
+  if (above == sizes_.end()) return sizes_.rbegin()->second.factor;
+  if (above == sizes_.begin() || above->first <= place) return above->second.factor;
   auto below = std::prev(above);
   double share = (place - below->first) / (above->first - below->first);
-  return below->second + share * (above->second - below->second);
+  return below->second.factor + share * (above->second.factor - below->second.factor);
+}
+
+bool CostModel::knows(int rows) const {
+  auto size = sizes_.find(static_cast<int>(std::lround(place_of(rows))));
+  return size != sizes_.end() && size->second.num_seen >= kKnownFrom &&
+         num_observed_ - size->second.last_seen < kKnownFor;
 }
 
 double CostModel::predict(const StepShape& shape) const {
@@ -84,6 +97,7 @@ double CostModel::predict(const StepShape& shape) const {
 
 void CostModel::observe(const StepShape& shape, double forward_ms) {
   if (!(forward_ms > 0.0)) return;
+  if (num_observed_ == 0 && tiers_.empty()) adopt_scale(forward_ms / predict(shape));
   double off = std::abs(predict(shape) - forward_ms) / forward_ms;
   error_ = num_observed_ == 0 ? off : 0.95 * error_ + 0.05 * off;
   ++num_observed_;
@@ -100,12 +114,20 @@ void CostModel::observe(const StepShape& shape, double forward_ms) {
     right_[i] = kForgetting * right_[i] + prior_pull + t[i] * target;
   }
   solve();
-  // Knees are learned once the smooth part has seen enough to be trusted.
+  learn_size(shape.rows, forward_ms / std::max(smooth(shape), 1e-9));
+}
+
+void CostModel::adopt_scale(double ratio) {
+  for (double& scale : scale_) scale *= ratio;
+}
+
+void CostModel::learn_size(int rows, double ratio) {
+  Size& size = sizes_[static_cast<int>(std::lround(place_of(rows)))];
+  size.last_seen = num_observed_;
+  ++size.num_seen;
   if (num_observed_ < kKneesFrom) return;
-  int size = static_cast<int>(std::lround(kSizesPerOctave * std::log2(std::max(1, shape.rows))));
-  double ratio = forward_ms / std::max(smooth(shape), 1e-9);
-  auto [place, is_new] = factors_.try_emplace(size, ratio);
-  if (!is_new) place->second += kFactorRate * (ratio - place->second);
+  double rate = std::max(kFactorRate, 1.0 / size.num_seen);
+  size.factor += rate * (std::clamp(ratio, size.factor / kLargestJump, size.factor * kLargestJump) - size.factor);
 }
 
 // Least squares with non-negative unknowns: four of them, so every subset that may be positive is solved outright. The

@@ -4,14 +4,12 @@
 //
 //   g        smallest captured step size that holds the rows; without captured steps g = rows and base = 0
 //   experts  E (1 - (1 - k/E)^rows) distinct experts a layer: extra rows are not free even at small batches, because
-//   they
-//            pull in weights that nobody else reads
+//            they pull in weights that nobody else reads
 //   knees    what the terms miss (a cache that overflows, a compute bound) is a factor by number of rows, learned a
-//   quarter
-//            octave at a time and interpolated between sizes that were seen
-//   fit      recursive least squares with forgetting and non-negative coefficients, drawn towards a prior (what the
-//   bytes
-//            and the machine's bandwidth say) until steps of different shapes have been seen
+//            quarter octave at a time and interpolated between sizes that were seen
+//   fit      recursive least squares with forgetting and non-negative coefficients, drawn towards a prior until steps
+//            of different shapes have been seen. Only the proportions of the prior count (bytes and operations of the
+//            model say them): the first step sets its scale
 //
 // Also DeepInfer's own estimators (a median slope, a median sampler time), which serve where a curve was profiled.
 // Not thread-safe; the scheduler thread owns it.
@@ -47,7 +45,8 @@ class CostModel {
 
   void observe(const StepShape& shape, double forward_ms);
   double predict(const StepShape& shape) const;
-  int num_observed() const { return num_observed_; }
+  // Whether steps of about so many rows were seen, more than once and not too long ago: the prediction is no guess.
+  bool knows(int rows) const;
   // predict() for rows = num_seqs .. num_seqs x (1 + max_draft), `fixed_ms` added; 0 where no captured step is large
   // enough.
   std::vector<double> table(int num_seqs, int max_draft, double context_bytes, double fixed_ms) const;
@@ -59,6 +58,8 @@ class CostModel {
   using Terms = std::array<double, kTerms>;
   int padded_rows(int rows) const;
   double base_ms(int rows) const;
+  void adopt_scale(double ratio);
+  void learn_size(int rows, double ratio);
   Terms terms(const StepShape& shape) const;
   double smooth(const StepShape& shape) const;  // without the factor
   double factor(int rows) const;
@@ -71,7 +72,11 @@ class CostModel {
   Terms weight_{};  // fitted multiples
   std::array<std::array<double, kTerms>, kTerms> square_{};
   Terms right_{};
-  std::map<int, double> factors_;  // by quarter octave of rows
+  struct Size {
+    double factor = 1.0;
+    int num_seen = 0, last_seen = 0;  // steps; the number of the last one
+  };
+  std::map<int, Size> sizes_;  // by quarter octave of rows
   int num_observed_ = 0;
   double error_ = 0.0;
 };

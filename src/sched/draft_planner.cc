@@ -1,19 +1,22 @@
 #include "sched/draft_planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "base/check.h"
 
 namespace deepinfer::sched {
 namespace {
 
-constexpr double kAverageRate = 0.05;  // of one step
-constexpr double kSequenceRate = 0.2;  // of one round of a sequence
-// From so many sequences on a step speaks for itself.
-constexpr double kSteadyWidths = 24.0, kSteadyScheduled = 128.0, kLeastShare = 0.02;
-constexpr double kGainRate = 0.1;    // of one step with drafts
-constexpr double kTruthRate = 0.02;  // of one scheduled step
-constexpr int kFirstTurns = 8;       // every width is tried so often at the start
+// A round of so many sequences speaks for itself; of fewer it counts in proportion, but not less than the least share.
+constexpr double kSteadyRound = 32.0, kLeastShare = 0.08;
+// Of a round in the averages of a long time; rounds that the guess counts for; of them, how often a draft is accepted.
+constexpr double kUsualShare = 0.01, kGuessWeight = 10.0, kGuessedAcceptance = 0.8;
+constexpr int kMostMissed = 8;  // rounds that the first one after a pause stands for
+constexpr int kFirstProbe = 8;  // steps
+// A size of step that was never measured may turn out so much cheaper than predicted.
+constexpr double kOptimism = 0.25;
 
 std::size_t at(int i) {
   return static_cast<std::size_t>(i);
@@ -22,7 +25,10 @@ std::size_t at(int i) {
 }  // namespace
 
 DraftPlanner::DraftPlanner(const DraftConfig& config, const CostModel& cost)
-    : config_(config), cost_(cost), average_(at(config.max_draft), 0.0) {}
+    : config_(config), cost_(cost), gain_(Gain::guess(config.max_draft)), usual_(gain_) {
+  config_.probe_interval = std::max(1, config.probe_interval);
+  probe_gap_ = std::min(kFirstProbe, config_.probe_interval);
+}
 
 // One row of survivals a sequence, from the round before its drafts.
 Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) const {
@@ -32,13 +38,13 @@ Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) con
     std::span<const float> values;
     if (q.is_old || q.is_draft_independent) {
       values = q.survivals;
-    } else if (auto known = known_.find(q.seq); known != known_.end()) {
-      values = known->second.newest;
+    } else if (auto known = newest_.find(q.seq); known != newest_.end()) {
+      values = known->second;
     }
     std::span<double> row = older.of(i);
-    for (int k = 0; k < std::min(config_.max_draft, q.limit); ++k) {
+    for (int k = 0; k < config_.max_draft; ++k) {
       if (values.empty()) {
-        row[at(k)] = has_average_ ? average_[at(k)] : 1.0;  // nothing is known of anyone yet: verify
+        row[at(k)] = gain_.by_position[at(k)];
       } else if (k < static_cast<int>(values.size())) {
         row[at(k)] = static_cast<double>(values[at(k)]);
       }
@@ -50,140 +56,187 @@ Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) con
 
 // Keeps the newest survivals for the next step. Last thing of a plan: this one must not know them.
 void DraftPlanner::remember(std::span<const DraftQuery> queries) {
-  std::vector<double> sum(average_.size(), 0.0);
-  int num_known = 0;
-  for (const DraftQuery& q : queries) {
-    if (q.survivals.empty()) continue;
-    Known& known = known_[q.seq];
-    known.newest.assign(q.survivals.begin(), q.survivals.end());
-    if (known.average.empty()) {
-      known.average = average_;
-      if (!has_average_) known.average.assign(q.survivals.begin(), q.survivals.end());
-      known.average.resize(average_.size(), 0.0);
-    }
-    for (std::size_t k = 0; k < std::min(known.average.size(), q.survivals.size()); ++k)
-      known.average[k] += kSequenceRate * (static_cast<double>(q.survivals[k]) - known.average[k]);
-    ++num_known;
-    for (std::size_t k = 0; k < std::min(sum.size(), q.survivals.size()); ++k)
-      sum[k] += static_cast<double>(q.survivals[k]);
+  for (const DraftQuery& q : queries)
+    if (!q.survivals.empty()) newest_[q.seq].assign(q.survivals.begin(), q.survivals.end());
+}
+
+DraftPlanner::Gain DraftPlanner::Gain::guess(int n) {
+  Gain gain{1, {0.0}, {}};
+  double survival = 1.0;
+  for (int k = 0; k < n; ++k) {
+    gain.by_position.push_back(survival *= kGuessedAcceptance);
+    gain.best.push_back(gain.best.back() + survival);
   }
-  if (num_known == 0) return;
-  for (std::size_t k = 0; k < sum.size(); ++k) {
-    double mean = sum[k] / num_known;
-    average_[k] = has_average_ ? average_[k] + kAverageRate * (mean - average_[k]) : mean;
+  return gain;
+}
+
+// Another number of sequences: drafts in the same proportion bring tokens in proportion.
+void DraftPlanner::Gain::resize(int new_num_seqs, int n) {
+  if (num_seqs == new_num_seqs) return;
+  std::vector<double> resized(at(new_num_seqs * n + 1));
+  double scale = static_cast<double>(num_seqs) / new_num_seqs;
+  for (std::size_t i = 0; i < resized.size(); ++i) {
+    double place = static_cast<double>(i) * scale;
+    std::size_t below = std::min(static_cast<std::size_t>(place), best.size() - 1),
+                above = std::min(below + 1, best.size() - 1);
+    double share = place - static_cast<double>(below);
+    resized[i] = ((1.0 - share) * best[below] + share * best[above]) / scale;
   }
-  has_average_ = true;
+  best = std::move(resized);
+  num_seqs = new_num_seqs;
 }
 
-// Survivals to expect of a sequence's next round.
-const std::vector<double>& DraftPlanner::average_of(int32_t seq) const {
-  auto known = known_.find(seq);
-  return known == known_.end() ? average_ : known->second.average;
+void DraftPlanner::Gain::approach(const Gain& other, double share) {
+  for (std::size_t i = 0; i < best.size(); ++i) best[i] += share * (other.best[i] - best[i]);
+  for (std::size_t k = 0; k < by_position.size(); ++k)
+    by_position[k] += share * (other.by_position[k] - by_position[k]);
 }
 
-void DraftPlanner::observe_emitted(double expected_tokens, int tokens) {
-  if (expected_tokens > 0.0) scheduled_truth_ += kTruthRate * (tokens / expected_tokens - scheduled_truth_);
-}
-
-DraftPlanner::Options DraftPlanner::rate_all(std::span<const DraftQuery> queries, const Survivals& older) {
+// Averages a round in, if most sequences had drafts in it.
+void DraftPlanner::learn_round(std::span<const DraftQuery> queries, const Survivals& older) {
   int num_seqs = older.num_seqs, n = config_.max_draft;
+  double share = std::clamp(num_seqs / kSteadyRound, kLeastShare, 1.0);
+  auto with_drafts = std::ranges::count_if(queries, [this](const DraftQuery& q) {
+    return !q.survivals.empty() && (q.is_old || q.is_draft_independent || newest_.contains(q.seq));
+  });
+  if (2 * with_drafts < num_seqs) {
+    gain_.approach(usual_, share);
+    ++missed_rounds_;
+    return;
+  }
+  share = 1.0 - std::pow(1.0 - share, 1 + std::min(missed_rounds_, kMostMissed));
+  missed_rounds_ = 0;
+  Gain round{num_seqs, {0.0}, std::vector<double>(at(n))};
+  std::vector<double> sorted = older.values;
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  for (double survival : sorted) round.best.push_back(round.best.back() + survival);
+  for (int i = 0; i < num_seqs; ++i)
+    for (int k = 0; k < n; ++k) round.by_position[at(k)] += older.of(i)[at(k)] / num_seqs;
+  gain_.approach(round, share);
+  usual_.approach(round, std::max(kUsualShare, 1.0 / (kGuessWeight + ++num_rounds_)));
+}
+
+std::vector<DraftPlanner::Option> DraftPlanner::rate_all(std::span<const DraftQuery> queries) const {
+  int num_seqs = static_cast<int>(queries.size()), n = config_.max_draft;
   double context = 0.0;
   for (const DraftQuery& q : queries) context += static_cast<double>(q.length) * config_.bytes_per_token;
   double sampler = sampler_.predict(num_seqs), draft = draft_pass_.predict(num_seqs);
   std::vector<double> cost = cost_.table(num_seqs, n, context, sampler);
-  Options o;
-  o.rates.push_back(num_seqs / (cost_.predict({num_seqs, context}) + sampler));
+  std::vector<Option> options = {{num_seqs, static_cast<double>(num_seqs), cost[0]}};
+  for (double& ms : cost)
+    if (ms > 0.0) ms += draft;
   double tokens = num_seqs;
   int rows = num_seqs;
   for (int w = 1; w <= n; ++w) {
-    for (const DraftQuery& q : queries) {
-      if (q.limit < w && q.limit != 0) continue;  // 0: off, or just started; it will have drafts
-      tokens += has_average_ ? average_of(q.seq)[at(w - 1)] : 1.0;
-      ++rows;
-    }
+    // A sequence near its end has few; one without is off, or just started: it will have drafts.
+    auto count = static_cast<int>(
+        std::ranges::count_if(queries, [w](const DraftQuery& q) { return q.limit >= w || q.limit == 0; }));
+    tokens += count * gain_.by_position[at(w - 1)];
+    rows += count;
+    options.push_back({rows, tokens, cost[at(rows - num_seqs)]});
+  }
+  options.push_back(best_schedule(num_seqs, rows, cost));
+  return options;
+}
+
+DraftPlanner::Option DraftPlanner::best_schedule(int num_seqs, int most_rows, std::span<const double> cost) const {
+  Option best;
+  for (int rows = num_seqs; rows <= most_rows; ++rows) {
     double ms = cost[at(rows - num_seqs)];
-    o.rates.push_back(ms > 0.0 ? tokens / (ms + draft) : 0.0);
+    Option o{rows, num_seqs + gain_.best[at(rows - num_seqs)], ms > 0.0 ? ms + overhead_ms_ : 0.0};
+    if (o.rate() > best.rate()) best = o;
   }
-  for (double& ms : cost)
-    if (ms > 0.0) ms += draft + overhead_ms_;
-  o.scheduled = choose_rows(older, cost);
-  // While drafts are off there is nothing to schedule: what scheduling gained over off when there was still holds.
-  auto with_drafts = std::ranges::count_if(queries, [](const DraftQuery& q) { return q.limit > 0; });
-  double scheduled = o.scheduled.tokens_per_ms * scheduled_truth_;
-  if (2 * with_drafts >= num_seqs) {
-    double gain = scheduled / o.rates[0];
-    scheduled_gain_ += (scheduled_gain_ > 0.0 ? kGainRate : 1.0) * (gain - scheduled_gain_);
-  } else if (scheduled_gain_ > 0.0) {
-    scheduled = o.rates[0] * scheduled_gain_;
-  }
-  o.rates.push_back(scheduled);
-  return o;
+  return best;
 }
 
-bool DraftPlanner::explores_at(int64_t step) const {
-  if (config_.mode == DraftMode::kFixed || config_.explore_interval <= 0) return false;
-  return step < kFirstTurns * (config_.max_draft + 1) || step % config_.explore_interval == 0;
-}
-
-int DraftPlanner::choose(const Options& o, int num_seqs) {
+int DraftPlanner::choose(std::span<const Option> options) {
   int n = config_.max_draft, scheduled = n + 1;
-  smooth_.resize(o.rates.size(), 0.0);
-  for (int i = 0; i <= scheduled; ++i) {
-    // Widths are judged by averages already, scheduled by the last round alone.
-    double steady = i == scheduled ? kSteadyScheduled : kSteadyWidths;
-    double share = smooth_is_informed_ ? std::clamp(num_seqs / steady, kLeastShare, 1.0) : 1.0;
-    smooth_[at(i)] += share * (o.rates[at(i)] / o.rates[0] - smooth_[at(i)]);
-  }
-  smooth_is_informed_ = has_average_;  // the first step takes every draft to be accepted: nothing to remember
   if (config_.mode == DraftMode::kFixed) return n;
   if (config_.mode == DraftMode::kScheduled) return scheduled;
   if (choice_ < 0) choice_ = n;
   int best = choice_;
   for (int i = 0; i <= scheduled; ++i) {
     double margin = choice_ == scheduled ? 0.0 : i == scheduled ? config_.hysteresis : config_.width_hysteresis;
-    double needed = best == choice_ ? smooth_[at(choice_)] * (1.0 + margin) : smooth_[at(best)];
-    if (i != choice_ && smooth_[at(i)] > needed) best = i;
+    double needed = best == choice_ ? options[at(choice_)].rate() * (1.0 + margin) : options[at(best)].rate();
+    if (i != choice_ && options[at(i)].rate() > needed) best = i;
   }
-  choice_ = best;
+  if (best != 0) steps_off_ = 0, probe_gap_ = std::min(kFirstProbe, config_.probe_interval);
+  return choice_ = best;
+}
+
+// The width to try instead of the chosen option; -1: none.
+int DraftPlanner::explore(std::span<const Option> options, int chosen) {
+  const Option& current = options[at(chosen)];
+  elapsed_ms_ += current.ms;
+  if (config_.mode == DraftMode::kFixed || !(current.rate() > 0.0)) return -1;
+  int best = -1;
+  double best_rate = current.rate(), best_loss = 0.0;
+  for (int w = 0; w <= config_.max_draft; ++w) {
+    const Option& o = options[at(w)];
+    if (w == chosen || !(o.ms > 0.0) || cost_.knows(o.rows)) continue;
+    double optimistic = o.tokens / (o.ms * (1.0 - kOptimism)), loss = std::max(0.0, o.ms - o.tokens / current.rate());
+    if (optimistic <= best_rate || explored_ms_ + loss > config_.explore_share * elapsed_ms_) continue;
+    best = w, best_rate = optimistic, best_loss = loss;
+  }
+  explored_ms_ += best_loss;
   return best;
+}
+
+// The split ranks by the newest survivals; positions beyond a sequence's drafts rank last and are cut.
+void DraftPlanner::split(std::span<const DraftQuery> queries, const Survivals& older, int total_rows,
+                         std::span<int> drafts) const {
+  Survivals newest = older;
+  for (int i = 0; i < newest.num_seqs; ++i) {
+    const DraftQuery& q = queries[at(i)];
+    std::span<double> row = newest.of(i);
+    for (int k = 0; k < config_.max_draft; ++k) {
+      if (k >= q.limit) {
+        row[at(k)] = 0.0;
+      } else if (k < static_cast<int>(q.survivals.size())) {
+        row[at(k)] = static_cast<double>(q.survivals[at(k)]);
+      }
+    }
+  }
+  std::vector<int> rows = split_rows(newest, total_rows);
+  for (std::size_t i = 0; i < queries.size(); ++i) drafts[i] = std::min(rows[i] - 1, queries[i].limit);
+}
+
+// Whether a step without drafts should draft for the next, so that the averages follow the domain.
+bool DraftPlanner::is_probing() {
+  if (++steps_off_ < probe_gap_) return false;
+  steps_off_ = 0;
+  probe_gap_ = std::min(2 * probe_gap_, config_.probe_interval);
+  return true;
 }
 
 DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<int> drafts) {
   DI_CHECK(queries.size() == drafts.size(), "{} sequences, {} counts", queries.size(), drafts.size());
   DraftDecision d;
   if (queries.empty()) return d;
+  int num_seqs = static_cast<int>(queries.size()), n = config_.max_draft;
+  gain_.resize(num_seqs, n);
+  usual_.resize(num_seqs, n);
   Survivals older = older_survivals(queries);
-  Options options = rate_all(queries, older);
-  int chosen = choose(options, static_cast<int>(queries.size())), n = config_.max_draft,
-      num_seqs = static_cast<int>(queries.size());
-  if (d.is_exploring = explores_at(num_steps_); d.is_exploring) {
-    int64_t turn = num_steps_ < kFirstTurns * (n + 1) ? num_steps_ : num_steps_ / config_.explore_interval;
-    chosen = n - static_cast<int>(turn % (n + 1));
-  }
-  ++num_steps_;
-  d.tokens_per_ms = options.rates[at(chosen)];
-  d.total_rows = num_seqs;
-  if (chosen <= n) {
+  learn_round(queries, older);
+  std::vector<Option> options = rate_all(queries);
+  int chosen = choose(options), tried = explore(options, chosen);
+  bool has_drafts = std::ranges::any_of(queries, [](const DraftQuery& q) { return q.limit > 0; });
+  d.is_exploring = tried == 0 || (tried > 0 && has_drafts);
+  if (d.is_exploring) chosen = tried;
+  d.tokens_per_ms = options[at(chosen)].rate();
+  if (chosen > n) {
+    d.kind = DraftDecision::Kind::kScheduled;
+    split(queries, older, options[at(chosen)].rows, drafts);
+  } else {
     d.kind = chosen == 0 ? DraftDecision::Kind::kOff : DraftDecision::Kind::kFixed;
     d.width = chosen;
-    for (std::size_t i = 0; i < queries.size(); ++i) d.total_rows += drafts[i] = std::min(chosen, queries[i].limit);
-  } else {
-    d.kind = DraftDecision::Kind::kScheduled;
-    // The split ranks by the newest survivals; positions beyond a sequence's drafts rank last and are cut below.
-    Survivals newest = older;
-    for (int i = 0; i < num_seqs; ++i)
-      for (int k = 0; k < std::min({n, queries[at(i)].limit, static_cast<int>(queries[at(i)].survivals.size())}); ++k)
-        newest.of(i)[at(k)] = static_cast<double>(queries[at(i)].survivals[at(k)]);
-    std::vector<int> rows = split_rows(newest, options.scheduled.total_rows);
-    for (std::size_t i = 0; i < queries.size(); ++i)
-      d.total_rows += drafts[i] = std::min(rows[i] - 1, queries[i].limit);
+    for (std::size_t i = 0; i < queries.size(); ++i) drafts[i] = std::min(chosen, queries[i].limit);
   }
-  d.expected_tokens = d.kind == DraftDecision::Kind::kScheduled ? options.scheduled.tokens : 0.0;
+  d.total_rows = num_seqs;
+  for (int count : drafts) d.total_rows += count;
   remember(queries);
-  // While off, one step in `probe_interval` drafts, so that the averages follow the domain; a width can be explored
-  // only with drafts at hand, so the step before drafts as well.
-  steps_since_drafts_ = d.kind == DraftDecision::Kind::kOff ? steps_since_drafts_ + 1 : 0;
-  d.wants_drafts = steps_since_drafts_ % std::max(1, config_.probe_interval) == 0 || explores_at(num_steps_);
+  // A width can be tried only with drafts at hand.
+  d.wants_drafts = d.kind != DraftDecision::Kind::kOff || tried >= 0 || is_probing();
   return d;
 }
 

@@ -2,18 +2,21 @@
 // drafts each sequence verifies.
 //
 //   rate(off)        R / T(R)                                   the draft pass itself is saved
-//   rate(width w)    (R + sum of the first w survivals, averaged over rounds) / (T(R (1 + w)) + draft time)
+//   rate(width w)    (R + sum of the first w survivals) / (T(R (1 + w)) + draft time)
 //   rate(scheduled)  max over B of tau(B) / (T(B) + draft time + overhead of the variable path)
 //
-// The rates of a few sequences jump from round to round, so small batches are judged by an average over steps (of rates
-// over that of off, which batch sizes and contexts do not move much). The current choice is left when another promises
-// more by a margin: 1 % towards `scheduled`, whose path is the more complex one, none away from it, little between
-// widths. While drafts are off nothing is known of them, so that averages age; every `probe_interval` steps one step
-// drafts again.
+// What drafts bring is averaged over rounds, fewer rounds the larger the batch: a single round of few sequences says
+// little about the next. The average is of the whole curve tau(B), each round's drafts taken in their own order, so for
+// one sequence `scheduled` promises no more than the best width. It starts from a guess, so that one bad round decides
+// nothing. While drafts are off the averages drift to those of a long time, since a bad stretch does not last, and one
+// step drafts again after 8, 16, 32 ... up to `probe_interval` steps.
 //
-// A single round's survivals say little about the next round of the same sequence, so widths are judged by averages
-// over its rounds, and the promise of `scheduled`, which needs their spread, is corrected by what its steps really
-// emitted.
+// The current choice is left when another promises more by a margin: 1 % towards `scheduled`, whose path is the more
+// complex one, none away from it, little between widths. At the start every draft is verified.
+//
+// Steps of a size that was never measured are tried when their cost, optimistically, could make them the better choice,
+// and when what they are expected to lose stays within a share of the time that has passed: trying costs at most
+// `explore_share`, in short runs too, and nothing once the sizes around the choice are known.
 //
 // Losslessness: the total and the choice use the survivals that were known a round before the drafts at hand; only the
 // split ranks by the newest ones (verification_budget.h). Sequences with common noise or arg-max may be judged by the
@@ -22,7 +25,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,7 +46,7 @@ struct DraftConfig {
   double hysteresis = 0.01;         // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
   int probe_interval = 64;
-  int explore_interval = 160;  // 0: never
+  double explore_share = 0.01;  // of the time; 0: never
 };
 
 struct DraftQuery {
@@ -64,7 +66,6 @@ struct DraftDecision {
   bool wants_drafts = true;  // whether this step should draft for the next
   int total_rows = 0;
   double tokens_per_ms = 0.0;  // predicted for the choice
-  double expected_tokens = 0;  // of a scheduled step; 0: another kind
 };
 
 class DraftPlanner {
@@ -78,41 +79,45 @@ class DraftPlanner {
   // What was measured of a step: time of verification and of the draft pass, and the extra time of the variable path.
   void observe_sampler(int num_seqs, double ms) { sampler_.observe(num_seqs, ms); }
   void observe_draft_pass(int num_seqs, double ms) { draft_pass_.observe(num_seqs, ms); }
-  // Tokens that a step emitted whose decision expected so many.
-  void observe_emitted(double expected_tokens, int tokens);
   void observe_overhead(double ms) { overhead_ms_ += 0.05 * (ms - overhead_ms_); }
-  void forget(int32_t seq) { known_.erase(seq); }
+  void forget(int32_t seq) { newest_.erase(seq); }
 
  private:
-  struct Options {
-    std::vector<double> rates;  // off, width 1..n, scheduled
-    Budget scheduled;
+  struct Option {
+    int rows = 0;
+    double tokens = 0.0, ms = 0.0;
+    double rate() const { return ms > 0.0 ? tokens / ms : 0.0; }
+  };
+  // What drafts bring, averaged over rounds of about so many sequences.
+  struct Gain {
+    int num_seqs = 0;
+    std::vector<double> best;         // [num_seqs x n + 1] tokens that so many drafts add, the best ones of the step
+    std::vector<double> by_position;  // [n] survival
+
+    static Gain guess(int n);  // of one sequence
+    void resize(int new_num_seqs, int n);
+    void approach(const Gain& other, double share);
   };
   Survivals older_survivals(std::span<const DraftQuery> queries) const;
+  void learn_round(std::span<const DraftQuery> queries, const Survivals& older);
+  std::vector<Option> rate_all(std::span<const DraftQuery> queries) const;
+  Option best_schedule(int num_seqs, int most_rows, std::span<const double> cost) const;
+  int choose(std::span<const Option> options);
+  int explore(std::span<const Option> options, int chosen);
+  bool is_probing();
+  void split(std::span<const DraftQuery> queries, const Survivals& older, int total_rows, std::span<int> drafts) const;
   void remember(std::span<const DraftQuery> queries);
-  const std::vector<double>& average_of(int32_t seq) const;
-  Options rate_all(std::span<const DraftQuery> queries, const Survivals& older);
-  int choose(const Options& options, int num_seqs);
-  bool explores_at(int64_t step) const;
 
   DraftConfig config_;
   const CostModel& cost_;
   SamplerTime sampler_, draft_pass_;
   double overhead_ms_ = 0.0;
-  struct Known {
-    std::vector<float> newest;    // survivals of the sequence's last round
-    std::vector<double> average;  // over its rounds
-  };
-  std::map<int32_t, Known> known_;
-  std::vector<double> average_;  // survivals by position, over all sequences: for those without values
-  bool has_average_ = false;
-  int choice_ = -1;             // index into Options::rates; -1: none yet
-  std::vector<double> smooth_;  // rates over that of off, averaged over steps of small batches
-  bool smooth_is_informed_ = false;
-  double scheduled_gain_ = 0.0;   // rate(scheduled) / rate(off) when drafts were last at hand; 0: never
-  double scheduled_truth_ = 1.0;  // tokens that scheduled steps emitted over those expected
-  int steps_since_drafts_ = 0;
-  int64_t num_steps_ = 0;
+  std::map<int32_t, std::vector<float>> newest_;  // survivals of each sequence's last round
+  Gain gain_, usual_;                             // lately, and over a long time
+  int num_rounds_ = 0, missed_rounds_ = 0;        // in the averages; steps since without drafts
+  int choice_ = -1;                               // off, width 1..n, scheduled; -1: none yet
+  double elapsed_ms_ = 0.0, explored_ms_ = 0.0;   // predicted: of all steps; lost by trying
+  int steps_off_ = 0, probe_gap_ = 0;
 };
 
 }  // namespace deepinfer::sched

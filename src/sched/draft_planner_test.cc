@@ -49,22 +49,26 @@ TEST(CostModel, ExpertsSaturate) {
   EXPECT_GT(expected_distinct_experts(256, 8, 96), 240);
 }
 
+// So many sequences that a round speaks for itself.
+std::vector<std::vector<float>> crowd(const std::vector<float>& survivals) {
+  return std::vector<std::vector<float>>(64, survivals);
+}
+
 TEST(DraftPlanner, BudgetComesFromTheRoundBefore) {
   CostModel cost({.fixed_ms = 1, .ms_per_row = 1, .ms_all_experts = 0});
-  DraftPlanner planner({.max_draft = 2, .mode = DraftMode::kScheduled, .explore_interval = 0}, cost);
-  std::vector<int> drafts(2);
-  auto low = std::vector<std::vector<float>>{{0.05f, 0.01f}, {0.05f, 0.01f}};
-  auto high = std::vector<std::vector<float>>{{0.99f, 0.98f}, {0.99f, 0.98f}};
+  DraftPlanner planner({.max_draft = 2, .mode = DraftMode::kScheduled, .explore_share = 0}, cost);
+  std::vector<int> drafts(64);
+  auto low = crowd({0.01f, 0.005f}), high = crowd({1.0f, 1.0f});
   planner.plan(queries_of(low), drafts);
-  EXPECT_EQ(planner.plan(queries_of(high), drafts).total_rows, 2) << "the round before was hopeless";
-  EXPECT_EQ(planner.plan(queries_of(low), drafts).total_rows, 6) << "the round before was sure";
+  EXPECT_EQ(planner.plan(queries_of(high), drafts).total_rows, 64) << "the round before was hopeless";
+  EXPECT_EQ(planner.plan(queries_of(low), drafts).total_rows, 192) << "the round before was sure";
 }
 
 TEST(DraftPlanner, NewestSurvivalsDecideTheSplitOnly) {
   CostModel cost({.fixed_ms = 4, .ms_per_row = 1, .ms_all_experts = 0});
-  DraftPlanner planner({.max_draft = 2, .mode = DraftMode::kScheduled, .explore_interval = 0}, cost);
+  DraftPlanner planner({.max_draft = 2, .mode = DraftMode::kScheduled, .explore_share = 0}, cost);
   std::vector<int> drafts(2);
-  planner.plan(queries_of({{0.9f, 0.8f}, {0.1f, 0.0f}}), drafts);
+  for (int round = 0; round < 50; ++round) planner.plan(queries_of({{0.9f, 0.8f}, {0.1f, 0.0f}}), drafts);
   auto d = planner.plan(queries_of({{0.1f, 0.0f}, {0.9f, 0.8f}}), drafts);
   EXPECT_EQ(d.total_rows, 4);
   EXPECT_EQ(drafts, (std::vector<int>{0, 2}));
@@ -72,18 +76,27 @@ TEST(DraftPlanner, NewestSurvivalsDecideTheSplitOnly) {
 
 TEST(DraftPlanner, DraftIndependentSequencesUseTheNewest) {
   CostModel cost({.fixed_ms = 1, .ms_per_row = 1, .ms_all_experts = 0});
-  DraftPlanner planner({.max_draft = 1, .mode = DraftMode::kScheduled, .explore_interval = 0}, cost);
-  std::vector<int> drafts(1);
-  std::vector<std::vector<float>> sure = {{1.0f}};
+  DraftPlanner planner({.max_draft = 1, .mode = DraftMode::kScheduled, .explore_share = 0}, cost);
+  std::vector<int> drafts(64);
+  auto sure = crowd({1.0f});
   auto q = queries_of(sure);
-  q[0].is_draft_independent = true;
-  planner.plan(queries_of({{0.0f}}), drafts);
-  EXPECT_EQ(planner.plan(q, drafts).total_rows, 2);
+  for (DraftQuery& query : q) query.is_draft_independent = true;
+  planner.plan(queries_of(crowd({0.0f})), drafts);
+  EXPECT_EQ(planner.plan(q, drafts).total_rows, 128);
+}
+
+TEST(DraftPlanner, OneRoundOfOneSequenceDecidesLittle) {
+  CostModel cost({.fixed_ms = 1, .ms_per_row = 1, .ms_all_experts = 0});
+  DraftPlanner planner({.max_draft = 2, .mode = DraftMode::kScheduled, .explore_share = 0}, cost);
+  std::vector<int> drafts(1);
+  for (int round = 0; round < 20; ++round) planner.plan(queries_of({{0.95f, 0.9f}}), drafts);
+  planner.plan(queries_of({{0.0f, 0.0f}}), drafts);
+  EXPECT_EQ(planner.plan(queries_of({{0.95f, 0.9f}}), drafts).total_rows, 3);
 }
 
 TEST(DraftPlanner, StaysAtFixedWidthWhereRowsAreFree) {
   CostModel cost({.fixed_ms = 10, .ms_per_row = 0, .ms_all_experts = 0});
-  DraftPlanner planner({.max_draft = 5, .explore_interval = 0}, cost);
+  DraftPlanner planner({.max_draft = 5, .explore_share = 0}, cost);
   planner.observe_overhead(2.0);
   std::vector<int> drafts(4);
   std::vector<std::vector<float>> s(4, {0.8f, 0.6f, 0.5f, 0.4f, 0.3f});
@@ -96,11 +109,12 @@ TEST(DraftPlanner, StaysAtFixedWidthWhereRowsAreFree) {
 
 TEST(DraftPlanner, TurnsDraftsOffWhereRowsCostMoreThanTheyBringAndProbes) {
   CostModel cost({.fixed_ms = 0.01, .ms_per_row = 1, .ms_all_experts = 0});
-  DraftPlanner planner({.max_draft = 3, .probe_interval = 8, .explore_interval = 0}, cost);
+  DraftPlanner planner({.max_draft = 3, .probe_interval = 8, .explore_share = 0}, cost);
   for (int i = 0; i < 9; ++i) planner.observe_draft_pass(2, 0.5);
   std::vector<int> drafts(2);
-  planner.plan(queries_of({{0.3f, 0.1f, 0.0f}, {0.3f, 0.1f, 0.0f}}), drafts);
-  auto d = planner.plan(queries_of({{0.3f, 0.1f, 0.0f}, {0.3f, 0.1f, 0.0f}}), drafts);
+  DraftDecision d;
+  for (int round = 0; round < 20; ++round)
+    d = planner.plan(queries_of({{0.3f, 0.1f, 0.0f}, {0.3f, 0.1f, 0.0f}}), drafts);
   EXPECT_EQ(d.kind, DraftDecision::Kind::kOff);
   EXPECT_EQ(drafts, (std::vector<int>{0, 0}));
   int probes = 0;
@@ -108,16 +122,36 @@ TEST(DraftPlanner, TurnsDraftsOffWhereRowsCostMoreThanTheyBringAndProbes) {
   EXPECT_EQ(probes, 8);
 }
 
-TEST(DraftPlanner, ExploringTriesEveryWidth) {
+// A machine whose rows cost nothing up to three and much beyond: what it takes to know that is tried, within bounds.
+TEST(DraftPlanner, TriesSizesThatCouldPayAndSpendsLittle) {
   CostModel cost({});
-  DraftPlanner planner({.max_draft = 3, .explore_interval = 16}, cost);
+  DraftPlanner planner({.max_draft = 3, .explore_share = 0.02}, cost);
   std::vector<int> drafts(1);
-  std::vector<int> seen(4, 0);
-  for (int step = 0; step < 300; ++step) {
-    auto d = planner.plan(queries_of({{0.9f, 0.8f, 0.7f}}), drafts);
-    if (d.is_exploring) ++seen[static_cast<std::size_t>(d.width)];
+  auto machine = [](int rows) { return rows <= 3 ? 10.0 : 20.0; };
+  auto rate = [&](int width) { return (1 + 0.9 * width) / machine(1 + width); };
+  double ms = 0, tokens = 0, tried_ms = 0;
+  int last = 0;
+  for (int step = 0; step < 400; ++step) {
+    auto d = planner.plan(queries_of({{0.9f, 0.9f, 0.9f}}), drafts);
+    cost.observe({1 + drafts[0], 0}, machine(1 + drafts[0]));
+    ms += machine(1 + drafts[0]), tokens += 1 + 0.9 * drafts[0];
+    if (d.is_exploring) tried_ms += machine(1 + drafts[0]);
+    last = d.width;
   }
-  for (int count : seen) EXPECT_GE(count, 8);
+  EXPECT_EQ(last, 2);
+  EXPECT_GT(tried_ms, 0);
+  EXPECT_GE(tokens / ms, 0.9 * rate(2));
+}
+
+TEST(DraftPlanner, TriesNothingThatCannotPay) {
+  CostModel cost({.fixed_ms = 10, .ms_per_row = 0.01, .ms_all_experts = 0});
+  DraftPlanner planner({.max_draft = 3}, cost);
+  std::vector<int> drafts(1);
+  for (int step = 0; step < 400; ++step) {
+    auto d = planner.plan(queries_of({{0.9f, 0.8f, 0.7f}}), drafts);
+    cost.observe({1 + drafts[0], 0}, 10.0 + 0.01 * (1 + drafts[0]));
+    EXPECT_NE(d.kind, DraftDecision::Kind::kOff) << "one token in nine tenths of the time of three";
+  }
 }
 
 TEST(Calibration, AnOverconfidentHeadIsCorrectedPerPositionAndTemperature) {
@@ -139,6 +173,14 @@ TEST(Calibration, AnOverconfidentHeadIsCorrectedPerPositionAndTemperature) {
   }
   EXPECT_LT(off, 0.01);
   EXPECT_FLOAT_EQ(calibration.confidence(0, 0.0, 0.0f), 0.5f) << "other temperatures are untouched";
+}
+
+TEST(Calibration, AHeadThatIsFarOffIsCorrectedWithinTensOfLabels) {
+  Calibration calibration(1, {}, false);
+  for (int i = 0; i < 20; ++i) calibration.observe(0, 0.0, 5.0f + 0.1f * static_cast<float>(i % 7), 0.0f);
+  EXPECT_LT(calibration.confidence(0, 0.0, 5.0f), 0.1f);
+  for (int i = 0; i < 60; ++i) calibration.observe(0, 0.0, 5.0f + 0.1f * static_cast<float>(i % 7), 1.0f);
+  EXPECT_GT(calibration.confidence(0, 0.0, 5.0f), 0.6f) << "and back, when the domain changes";
 }
 
 TEST(Calibration, FrozenOneMeasuresButDoesNotMove) {

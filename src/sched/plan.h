@@ -59,8 +59,7 @@ struct StepPlan {
   std::vector<PlannedEnd> ends;  // the executor forgets these first, then starts, then runs
   int num_rows = 0;
   int num_logit_rows = 0;
-  bool proposes = true;        // draft for the sequences that sample
-  double expected_tokens = 0;  // of a step whose widths were scheduled; 0: of another kind
+  bool proposes = true;  // draft for the sequences that sample
 
   bool empty() const { return runs.empty() && ends.empty() && starts.empty(); }
 };

@@ -157,7 +157,6 @@ void Scheduler::plan_decodes(StepPlan& plan) {
   if (draft_policy_) {
     DraftDecision decision = draft_policy_(queries, drafts);
     plan.proposes = decision.wants_drafts;
-    plan.expected_tokens = decision.expected_tokens;
   }
 
   for (size_t i = 0; i < decoding.size(); ++i) {
