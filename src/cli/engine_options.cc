@@ -56,6 +56,7 @@ Result<std::unique_ptr<engine::EngineImpl>> EngineFlags::make() {
   if (!truncation.empty()) options.truncation = truncation == "off" ? 0 : truncation == "mask" ? 1 : 2;
   if (!cache_mode.empty()) options.cache_mode = cache_mode == "bounded" ? 0 : cache_mode == "exact" ? 1 : 2;
   settings.draft_quality = draft_quality;
+  if (verifies_all && settings.varlen < 0) settings.varlen = 0;
   DI_TRY(auto engine, engine::EngineImpl::create(options, settings));
   if (!is_quiet) std::fputs(engine->description().c_str(), stderr);
   return engine;

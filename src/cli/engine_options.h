@@ -21,6 +21,7 @@ struct EngineFlags {
   EngineOptions options;
   std::string truncation, cache_mode;
   bool is_quiet = false;
+  bool verifies_all = false;  // every round verifies as many drafts as it may, unless the environment chooses
   bool downloads = false;
   std::optional<engine::DraftQuality> draft_quality;  // no flag of its own: bench simulates drafts
 

@@ -116,7 +116,7 @@ Result<void> EngineImpl::build(const Backend& backend) {
                                       .max_sequences = plan_.max_sequences,
                                       .num_drafts = plan_.num_drafts,
                                       .replay = plan_.replay,
-                                       .draft_quality = settings_.draft_quality}));
+                                      .draft_quality = settings_.draft_quality}));
 
   const int64_t window = config().sliding_window;
   int boundary = config().boundary_layer() < 0 ? config().num_hidden_layers : config().boundary_layer();
