@@ -77,12 +77,11 @@ BoundaryPlan boundary_rows(std::span<const int> rows_of_seq, std::span<const int
            kept_of_seq.size());
   MirrorPlan all = mirror_rows(rows_of_seq, cp);
   std::vector<bool> is_kept(all.reverse.size(), false);
-  int first = 0, num_kept = 0;
+  int first = 0;
   for (std::size_t i = 0; i < rows_of_seq.size(); ++i) {
     int kept = std::min(kept_of_seq[i], rows_of_seq[i]);
     for (int t = rows_of_seq[i] - kept; t < rows_of_seq[i]; ++t) is_kept[at(first + t)] = true;
     first += rows_of_seq[i];
-    num_kept += kept;
   }
   BoundaryPlan plan;
   plan.contrib.resize(at(cp));
