@@ -5,9 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/simd_bytes.h"
 #include "tensor/dtype.h"
-
-#define DI_INLINE inline __attribute__((always_inline))
 
 namespace deepinfer::kernels::cpu {
 namespace {
@@ -248,13 +247,6 @@ DI_INLINE VI zip_hi64(VI a, VI b) {
   return _mm512_unpackhi_epi64(a, b);
 }
 
-// Sixteen bytes: number 4 c + r is byte c of row r, for four rows `stride` bytes apart.
-DI_INLINE __m128i gather_4x4(const uint8_t* p, int64_t stride) {
-  int32_t rows[4];
-  for (int r = 0; r < 4; ++r) __builtin_memcpy(&rows[r], p + r * stride, 4);
-  const __m128i by_column = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return _mm_shuffle_epi8(_mm_setr_epi32(rows[0], rows[1], rows[2], rows[3]), by_column);
-}
 // The four 128-bit quarters of a vector.
 template <int kQuarter>
 DI_INLINE __m128 quarter(VF v) {
