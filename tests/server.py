@@ -166,6 +166,18 @@ class Server:
         return self.ok("/tokenize", body)["tokens"]
 
 
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for a name, signed by itself, and its key."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        + ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
 @dataclass
 class Answer:
     """One choice of a chat, put together from chunks."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import ok, refused
-from server import Server
+from server import Server, certificate, wait_until
 
 FIGURES = ["ttft", "tpot", "itl", "e2el"]
 
@@ -68,6 +68,24 @@ def test_refusals_are_counted_apart(server: Server) -> None:
     assert out["completed"] + out["refused"] == 6 and out["refused"] > 0
     assert out["failed"] == out["refused"] and out["errors_by_kind"] == {}
     assert 0 < out["max_refusal_ms"]
+
+
+def test_a_server_with_tls_shows_who_it_is(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "localhost")
+    server = Server("--access-log", "off", "--tls-cert", cert, "--tls-key", key)
+    try:
+        wait_until(lambda: any(line.endswith("ready\n") for line in server.log))
+        url = f"https://localhost:{server.port}"
+        out = bench(url, "--tls-ca", cert, "--num-prompts", 8, "--max-concurrency", 2, "--output-len", 3)
+        assert (out["completed"], out["failed"], out["total_output_tokens"]) == (8, 0, 24)
+        refused("bench", "serve", "--url", url, names=("no TLS connection", "verify"))
+        # The certificate is for a name, not for the address.
+        address = f"https://127.0.0.1:{server.port}"
+        refused("bench", "serve", "--url", address, "--tls-ca", cert, names=("no TLS connection", "verify"))
+        refused("bench", "serve", "--url", f"http://localhost:{server.port}", names="closed without an answer")
+    finally:
+        server.process.terminate()
+        assert server.process.wait(timeout=60) == 0
 
 
 @contextmanager
@@ -128,6 +146,7 @@ def test_a_whole_stream_without_usage_is_counted_by_its_texts() -> None:
     [
         (("--url", "127.0.0.1"), "http://HOST:PORT"),
         (("--url", "http://127.0.0.1:1"), "no connection"),
+        (("--url", "https://127.0.0.1:1", "--tls-ca", "/nothing.pem"), "/nothing.pem"),
         (("--request-rate", "0"), "--request-rate"),
         (("--input-len", "many"), "--input-len"),
         (("--token-ids", "9:1"), "--token-ids"),

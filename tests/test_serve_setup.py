@@ -8,12 +8,11 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 from command import ROOT, ok, refused
-from server import Server, wait_until
+from server import Server, certificate, wait_until
 
 STORY = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 LONG = {"prompt": "Once upon a time", "max_tokens": 20000, "temperature": 1, "ignore_eos": True, "stream": True}
@@ -63,13 +62,7 @@ def test_tenants_share_no_cache_and_cancel_only_their_own(tmp_path: Path) -> Non
 
 
 def test_tls(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
-        check=True,
-        capture_output=True,
-    )
+    cert, key = certificate(tmp_path, "localhost")
     server = Server("--access-log", "off", "--tls-cert", cert, "--tls-key", key)
     try:
         context = ssl.create_default_context(cafile=str(cert))

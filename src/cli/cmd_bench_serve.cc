@@ -60,12 +60,13 @@ Result<void> bench_serve(const LoadFlags& flags) {
 
 void add_target_options(Command& command, LoadFlags& f) {
   serve::LoadOptions& o = f.load;
-  command.option("--url", o.url, "the server, http://HOST:PORT").show_default();
+  command.option("--url", o.url, "the server, http://HOST:PORT or https://HOST:PORT").show_default();
   command.option("--endpoint", o.endpoint, "prompts are token ids, for chats words")
       .one_of({"/v1/completions", "/v1/chat/completions"})
       .show_default();
   command.option("--model", o.model, "default: the first that the server lists");
   command.option("--api-key", o.api_key);
+  command.option("--tls-ca", o.trusted, "PEM file of certificates that are trusted beside the system's");
   command.option("--extra-body", o.extra_body, "JSON object whose members go into each request");
   command.option("--timeout", f.timeout_s, "seconds a request may take").positive().show_default();
 }

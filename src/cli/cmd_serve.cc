@@ -84,7 +84,7 @@ void add_service_options(Command& command, ServeFlags& f) {
       .one_value_each();
   command.option("--access-log", o.access_log, "file, - for stderr, or off").show_default();
   command.flag("--log-prompts", o.logs_prompts, "write request bodies into the access log");
-  command.option("--otlp", o.otlp_url, "collector that gets traces over HTTP, http://HOST:4318");
+  command.option("--otlp", o.otlp_url, "collector that gets traces over HTTP, http://HOST:4318 or https://");
   command
       .option("--sampling", f.sampling, "requested, or official: the hosted service's rules for temperature and top_p")
       .one_of({"requested", "official"})

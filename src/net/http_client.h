@@ -28,13 +28,14 @@ class HttpClient {
     std::function<void(std::string_view bytes)> on_body;
     std::function<void(const std::optional<Error>& error)> on_end;
   };
-  struct Limits {
+  struct Options {
     std::chrono::milliseconds timeout{600'000};  // from send() to on_end
     bool keeps_connections = true;
+    std::string trusted;  // PEM file of certificates that are trusted beside the system's, for https
   };
 
-  // `url`: http://HOST[:PORT], resolved here. A path in it is refused: requests carry theirs.
-  static Result<std::unique_ptr<HttpClient>> create(Loop& loop, const std::string& url, Limits limits);
+  // `url`: http://HOST[:PORT] or https://HOST[:PORT], resolved here. A path in it is refused: requests carry theirs.
+  static Result<std::unique_ptr<HttpClient>> create(Loop& loop, const std::string& url, const Options& options);
   virtual ~HttpClient() = default;
 
   virtual void send(HttpRequest request, Events events) = 0;

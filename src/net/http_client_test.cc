@@ -148,7 +148,7 @@ TEST(HttpClient, AnAnswerCutAtAnyByteIsAnError) {
 
 TEST(HttpClient, SaysWhatIsWrong) {
   Loop loop(1);
-  for (const char* url : {"127.0.0.1:1", "https://127.0.0.1:1", "http://", "http://127.0.0.1:1/path"})
+  for (const char* url : {"127.0.0.1:1", "ftp://127.0.0.1:1", "https://", "http://", "http://127.0.0.1:1/path"})
     EXPECT_FALSE(HttpClient::create(loop, url, {})) << url;
   {
     OneAnswer server("SSH-2.0-nothing\r\n\r\n");

@@ -97,9 +97,9 @@ HttpConnection::HttpConnection(ConnectionOwner& owner, std::unique_ptr<Transport
 HttpConnection::~HttpConnection() = default;
 
 void HttpConnection::open() {
-  transport_->handshake([self = shared_from_this()](bool ok) {
+  transport_->handshake([self = shared_from_this()](const Transport::ErrorCode& ec) {
     if (self->state_ != State::kHandshake) return;
-    if (!ok) return self->close(CloseReason::kPeer);
+    if (ec) return self->close(CloseReason::kPeer);
     self->state_ = State::kIdle;
     self->began_ = Loop::Clock::now();
     self->read();
@@ -113,8 +113,8 @@ void HttpConnection::read() {
   if (state_ == State::kAnswering && input_.size() >= kMaxAhead) return;
   chunk_.resize(state_ == State::kReading && saw_header_ ? kBodyChunk : kIdleChunk);
   is_reading_ = true;
-  transport_->read_some(chunk_.data(), chunk_.size(),
-                        [self = shared_from_this()](bool ok, std::size_t n) { self->on_read(ok, n); });
+  auto on_done = [self = shared_from_this()](const Transport::ErrorCode& ec, std::size_t n) { self->on_read(!ec, n); };
+  transport_->read_some(chunk_.data(), chunk_.size(), std::move(on_done));
 }
 
 void HttpConnection::on_read(bool ok, std::size_t bytes) {
@@ -306,10 +306,10 @@ void HttpConnection::flush() {
 void HttpConnection::write_more() {
   is_writing_ = true;
   transport_->write_some(writing_.data() + written_, writing_.size() - written_,
-                         [self = shared_from_this()](bool ok, std::size_t n) {
+                         [self = shared_from_this()](const Transport::ErrorCode& ec, std::size_t n) {
                            self->is_writing_ = false;
                            if (self->state_ == State::kClosed) return;
-                           if (!ok) return self->close(CloseReason::kPeer);
+                           if (ec) return self->close(CloseReason::kPeer);
                            self->written_ += n;
                            self->progress_ = Loop::Clock::now();
                            if (self->written_ < self->writing_.size()) return self->write_more();

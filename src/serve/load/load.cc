@@ -124,7 +124,8 @@ class LoadRun {
       : options_(options), plan_(std::move(plan)), outcomes_(plan_.size()), loop_(1) {}
 
   Result<LoadResult> run() {
-    DI_TRY(client_, net::HttpClient::create(loop_, options_.url, {.timeout = options_.timeout}));
+    DI_TRY(client_,
+           net::HttpClient::create(loop_, options_.url, {.timeout = options_.timeout, .trusted = options_.trusted}));
     DI_TRY(model_, find_model());
     begin_ = Clock::now();
     schedule_next();

@@ -21,6 +21,7 @@ struct LoadOptions {
   std::string url = "http://127.0.0.1:8000";
   std::string endpoint = "/v1/completions";  // prompts are token ids; /v1/chat/completions: words
   std::string model, api_key;                // model empty: the first that the server lists
+  std::string trusted;                       // PEM file of certificates that are trusted beside the system's
   std::string extra_body;                    // a JSON object whose members go into each request
 
   int num_prompts = 100;
