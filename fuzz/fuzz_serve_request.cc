@@ -74,13 +74,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       check_plan(anthropic::plan_message(from, body));
       break;
     case 4:
-      check_text(anthropic::count_tokens(model(), body));
+      check_text(anthropic::count_tokens(from, body));
       break;
     case 5:
-      check_text(tokenize(model(), body));
+      check_text(tokenize(from, body));
       break;
     case 6:
-      check_text(detokenize(model(), body));
+      check_text(detokenize(from, body));
       break;
     case 7:
       check_plan(plan_generate(from, body));

@@ -19,6 +19,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1", unix_path, admin_host = "127.0.0.1", sampling = "requested";
   int port = 8000, admin_port = -1;
   int64_t max_body_mb = 32, header_s = 10, body_s = 120, idle_s = 75, write_s = 30, drain_s = 60, stored_s = 3600;
+  int64_t files_s = 7 * 86400, files_mb = 256;
   int64_t max_buffered_kb = 1024, max_total_mb = 1024;
 };
 
@@ -36,6 +37,8 @@ serve::ServeOptions options_of(const ServeFlags& f) {
   o.http.write_timeout = std::chrono::seconds(f.write_s);
   o.drain_time = std::chrono::seconds(f.drain_s);
   o.stored_time = std::chrono::seconds(f.stored_s);
+  o.files_time = std::chrono::seconds(f.files_s);
+  o.files_bytes = f.files_mb << 20;
   o.uses_official_sampling = f.sampling == "official";
   return o;
 }
@@ -84,6 +87,8 @@ void add_service_options(Command& command, ServeFlags& f) {
       .one_value_each();
   command.option("--access-log", o.access_log, "file, - for stderr, or off").show_default();
   command.flag("--log-prompts", o.logs_prompts, "write request bodies into the access log");
+  command.option("--data-dir", o.data_dir,
+                 "folder in which files and batches outlive the process; default: they are in memory");
   command.option("--otlp", o.otlp_url, "collector that gets traces over HTTP, http://HOST:4318 or https://");
   command
       .option("--sampling", f.sampling, "requested, or official: the hosted service's rules for temperature and top_p")
@@ -119,9 +124,13 @@ void add_limit_options(Command& command, ServeFlags& f) {
   command.option("--drain-time", f.drain_s, "seconds that running requests get after SIGTERM")
       .in_range(0, 86400)
       .show_default();
-  command.option("--stored-time", f.stored_s, "seconds that stored answers and files are kept")
+  command.option("--stored-time", f.stored_s, "seconds that stored answers are kept")
       .in_range(1, 1 << 30)
       .show_default();
+  command.option("--files-time", f.files_s, "seconds that files, and batches that have ended, are kept")
+      .in_range(1, 1 << 30)
+      .show_default();
+  command.option("--files-mb", f.files_mb, "all files together").in_range(1, 1 << 20).show_default();
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "serve/structured.h"
-#include "text/chat.h"
 
 namespace deepinfer::serve {
 
@@ -30,17 +29,26 @@ ApiResult<> refuse_images(const text::ChatRequest& chat) {
 
 }  // namespace
 
+ApiResult<text::ChatPrompt> prompt_of(const Reading& from, text::ChatRequest& chat) {
+  DI_TRY_VOID(refuse_images(chat));
+  if (from.written != nullptr) from.written->recall(from.tenant, chat);
+  return text::render_chat(chat, from.model.chat);
+}
+
+ApiResult<std::vector<int32_t>> prompt_ids(const Model& model, const text::ChatPrompt& prompt) {
+  auto ids = text::encode_prompt(*model.tokenizer, prompt);
+  if (!ids) return tl::unexpected(to_api_error(ids.error()));
+  return std::move(*ids);
+}
+
 ApiResult<> plan_chat_request(const Reading& from, text::ChatRequest& chat, GenerationFields& fields,
                               const ChatLimits& limits, GenerationPlan& plan) {
   const Model& model = from.model;
-  DI_TRY_VOID(refuse_images(chat));
-  if (from.written != nullptr) from.written->recall(from.tenant, chat);
-  text::ChatPrompt prompt = text::render_chat(chat, model.chat);
-  auto ids = text::encode_prompt(*model.tokenizer, prompt);
-  if (!ids) return tl::unexpected(to_api_error(ids.error()));
+  DI_TRY(text::ChatPrompt prompt, prompt_of(from, chat));
+  DI_TRY(std::vector<int32_t> ids, prompt_ids(model, prompt));
 
   SamplingParams& sampling = fields.sampling;
-  DI_TRY_VOID(fit_to_context(model, static_cast<int64_t>(ids->size()), limits.max_tokens, usual_max_tokens(chat),
+  DI_TRY_VOID(fit_to_context(model, static_cast<int64_t>(ids.size()), limits.max_tokens, usual_max_tokens(chat),
                              limits.field, sampling));
   if (model.uses_official_sampling) apply_official_sampling(chat.is_thinking, sampling);
   DI_TRY_VOID(constrain_output(chat, prompt, sampling));
@@ -51,7 +59,7 @@ ApiResult<> plan_chat_request(const Reading& from, text::ChatRequest& chat, Gene
   plan.format = std::move(prompt.output);
   plan.format.stops = std::move(fields.stop);
   plan.wants_token_ids = fields.returns_token_ids;
-  plan.requests.push_back({.prompt = std::move(*ids), .sampling = std::move(sampling), .tenant = {}});
+  plan.requests.push_back({.prompt = std::move(ids), .sampling = std::move(sampling), .tenant = {}});
   return {};
 }
 

@@ -3,10 +3,12 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "serve/generation.h"
 #include "serve/generation_fields.h"
 #include "serve/reading.h"
+#include "text/chat.h"
 #include "text/chat_request.h"
 
 namespace deepinfer::serve {
@@ -23,6 +25,10 @@ template <typename T>
 FieldTable<T> chat_fields() {
   return {ignored<T>("tools"), ignored<T>("tool_choice")};
 }
+
+// The prompt that the model gets: what it wrote itself stands as it wrote it; images are refused by name.
+ApiResult<text::ChatPrompt> prompt_of(const Reading& from, text::ChatRequest& chat);
+ApiResult<std::vector<int32_t>> prompt_ids(const Model& model, const text::ChatPrompt& prompt);
 
 // Fills in the plan's requests and output format. `fields.sampling` is used up.
 ApiResult<> plan_chat_request(const Reading& from, text::ChatRequest& chat, GenerationFields& fields,

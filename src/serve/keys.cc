@@ -105,4 +105,11 @@ std::optional<Principal> Keys::find(std::string_view key) const {
   return found->principal;
 }
 
+std::optional<Principal> Keys::find_name(std::string_view name) const {
+  for (const Entry& entry : entries_) {
+    if (entry.principal.name == name) return entry.principal;
+  }
+  return std::nullopt;
+}
+
 }  // namespace deepinfer::serve

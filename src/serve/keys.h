@@ -33,6 +33,7 @@ class Keys {
 
   bool is_open() const { return !is_loaded_; }  // no file: no key is needed
   std::optional<Principal> find(std::string_view key) const;
+  std::optional<Principal> find_name(std::string_view name) const;
   int size() const { return static_cast<int>(entries_.size()); }
 
  private:

@@ -18,6 +18,9 @@ std::string ServeOptions::description() const {
   line("limits", fmt::format("body {} bytes, headers {} bytes, {} connections, {} requests, wait {} s, drain {} s",
                              http.max_body_bytes, http.max_header_bytes, http.max_connections, max_requests, max_wait_s,
                              drain_time.count()));
+  line("data", data_dir.empty()
+                   ? "in memory: files, batches and stored answers are lost when the process ends"
+                   : data_dir + ": files and batches; stored answers are in memory and lost when the process ends");
   line("sampling", uses_official_sampling ? "official rules" : "as requested");
   return text;
 }

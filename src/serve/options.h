@@ -29,8 +29,12 @@ struct ServeOptions {
   double max_wait_s = 60;               // predicted wait for the first token beyond which requests are refused
   int max_requests = 2048;              // running and waiting
   std::chrono::seconds drain_time{60};
-  std::chrono::seconds stored_time{3600};     // answers of /v1/responses, idempotent answers, files
+  std::chrono::seconds stored_time{3600};     // answers of /v1/responses, idempotent answers
   int64_t stored_bytes = int64_t{256} << 20;  // of each of these stores
+
+  std::string data_dir;                        // files and batches are kept there; empty: in memory
+  std::chrono::seconds files_time{7 * 86400};  // files and batches that have ended
+  int64_t files_bytes = int64_t{256} << 20;    // all files together
 
   // One "name value" line each.
   std::string description() const;

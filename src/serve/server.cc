@@ -44,6 +44,7 @@ class ServerImpl final : public Server {
 
   Result<void> bind() {
     DI_TRY_VOID(service_.load_keys());
+    DI_TRY_VOID(service_.load_data());
     add_endpoints(service_);
     net::HttpServerOptions http{
         .addresses = service_.options.addresses,

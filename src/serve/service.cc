@@ -33,6 +33,10 @@ std::string_view presented_key(const net::HttpRequest& request) {
   return request.header("x-api-key");
 }
 
+std::string folder_in(const std::string& folder, const char* name) {
+  return folder.empty() ? "" : folder + "/" + name;
+}
+
 }  // namespace
 
 Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog log)
@@ -42,9 +46,9 @@ Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog
       metrics(kVersion),
       written(the_options.stored_time, the_options.stored_bytes),
       responses(the_options.stored_time, the_options.stored_bytes),
-      files(the_options.stored_time, the_options.stored_bytes),
+      files(folder_in(the_options.data_dir, "files"), the_options.files_time, the_options.files_bytes),
       generations(the_loop, admission, metrics, written),
-      batches(*this),
+      batches(*this, folder_in(the_options.data_dir, "batches")),
       idempotency_(the_options.stored_time, the_options.stored_bytes),
       log_(std::move(log)) {
   loop.every(kObservePeriod, [this] { observe_engine(); });
@@ -54,6 +58,19 @@ Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog
 Result<void> Service::load_keys() {
   if (options.keys_file.empty()) return {};
   return keys_.load(options.keys_file);
+}
+
+Result<void> Service::load_data() {
+  if (options.data_dir.empty()) return {};
+  DI_TRY_VOID(make_folder(options.data_dir));
+  DI_TRY(data_lock_, FolderLock::take(options.data_dir));
+  DI_TRY_VOID(files.load());
+  return batches.load();
+}
+
+std::optional<Principal> Service::principal_named(std::string_view name) const {
+  if (keys_.is_open()) return name.empty() ? std::optional(Principal{}) : std::nullopt;
+  return keys_.find_name(name);
 }
 
 void Service::set_model(Model model) {
@@ -165,6 +182,11 @@ const Model* Service::model_for(Call& call) {
   return nullptr;
 }
 
+// Of a call that model_for() gave a model.
+Reading Service::reading_for(const Call& call) {
+  return {.model = *model_, .tenant = call.principal.name, .written = &written, .responses = &responses};
+}
+
 void Service::offload_or_run(std::size_t bytes, std::function<void()> work, std::function<void()> done) {
   if (bytes > kInlineBytes) return loop.offload(std::move(work), std::move(done));
   work();
@@ -181,11 +203,7 @@ void Service::generate(CallPtr call, Reader read) {
   auto body = std::make_shared<std::string>(std::move(call->exchange->request.body));
   std::size_t bytes = body->size();
   offload_or_run(
-      bytes,
-      [this, plan, body, model, tenant = call->principal.name, read = std::move(read)] {
-        *plan =
-            read({.model = *model, .tenant = tenant, .written = &written, .responses = &responses}, std::move(*body));
-      },
+      bytes, [plan, body, from = reading_for(*call), read = std::move(read)] { *plan = read(from, std::move(*body)); },
       [this, call, plan, model] {
         if (!*plan) return call->reply_error(plan->error());
         if (model_for(*call) == nullptr) return;  // began to drain meanwhile
@@ -194,14 +212,14 @@ void Service::generate(CallPtr call, Reader read) {
 }
 
 void Service::compute(CallPtr call, Computation work) {
-  const Model* model = model_for(*call);
-  if (model == nullptr) return;
+  if (model_for(*call) == nullptr) return;
   // Shared by the two halves, which run one after the other.
   auto answer = std::make_shared<ApiResult<std::string>>();
   auto body = std::make_shared<std::string>(std::move(call->exchange->request.body));
   std::size_t bytes = body->size();
   offload_or_run(
-      bytes, [answer, body, model, work = std::move(work)] { *answer = work(*model, std::move(*body)); },
+      bytes,
+      [answer, body, from = reading_for(*call), work = std::move(work)] { *answer = work(from, std::move(*body)); },
       [call, answer] {
         if (!*answer) return call->reply_error(answer->error());
         call->reply_json(std::move(**answer));

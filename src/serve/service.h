@@ -14,13 +14,14 @@
 #include "net/loop.h"
 #include "serve/access_log.h"
 #include "serve/admission.h"
+#include "serve/folder.h"
 #include "serve/generation.h"
 #include "serve/idempotency.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
 #include "serve/model.h"
 #include "serve/openai/batches.h"
-#include "serve/openai/files.h"
+#include "serve/openai/file_store.h"
 #include "serve/options.h"
 #include "serve/reading.h"
 #include "serve/router.h"
@@ -33,6 +34,10 @@ class Service {
 
   // Reads the key file, if there is one.
   Result<void> load_keys();
+  // Takes over files and batches of an earlier process, if there is a folder for them. Keys have to be there.
+  Result<void> load_data();
+  // Who has this name now; nothing if no key has it.
+  std::optional<Principal> principal_named(std::string_view name) const;
   // From now on requests are accepted.
   void set_model(Model model);
   // Requests are refused; calls `done` when none is left. After `limit` those that remain end with an error.
@@ -51,7 +56,7 @@ class Service {
   using Reader = std::function<ApiResult<GenerationPlan>(const Reading&, std::string body)>;
   void generate(CallPtr call, Reader read);
   // The same for answers that need no generation: `work` gives the body of the answer.
-  using Computation = std::function<ApiResult<std::string>(const Model&, std::string body)>;
+  using Computation = std::function<ApiResult<std::string>(const Reading&, std::string body)>;
   void compute(CallPtr call, Computation work);
 
   bool is_ready() const { return model_.has_value() && !is_draining_; }
@@ -78,6 +83,7 @@ class Service {
   openai::Batches batches;
 
  private:
+  Reading reading_for(const Call& call);
   void offload_or_run(std::size_t bytes, std::function<void()> work, std::function<void()> done);
   CallPtr open_call(std::shared_ptr<net::Exchange> exchange);
   void dispatch_to(const Router& to, std::shared_ptr<net::Exchange> exchange);
@@ -87,6 +93,7 @@ class Service {
   void observe_engine();
   void check_drained();
 
+  std::optional<FolderLock> data_lock_;
   Keys keys_;
   Idempotency idempotency_;
   AccessLog log_;

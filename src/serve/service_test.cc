@@ -2,6 +2,7 @@
 
 #include "serve/service.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -299,6 +300,8 @@ TEST(Service, ACallSentBackIsReadAsTheModelWroteIt) {
     auto e = f.post("/v1/chat/completions", second_turn(id, arguments));
     EXPECT_EQ(e->status, 200) << e->body;
     const auto& prompt = prompts.back();
+    std::string shown = f.post("/render", second_turn(id, arguments))->body;
+    EXPECT_THAT(shown, HasSubstr(fmt::format("\"tokens\":[{}]", fmt::join(prompt, ","))));
     return prompt.size() > history.size() && std::equal(history.begin(), history.end(), prompt.begin());
   };
   EXPECT_TRUE(begins_with_history(R"({"x": {"a": null, "b": [1, 2.5]}})"));

@@ -1,4 +1,4 @@
-// Answers and files that are kept for a limited time, within a limit of bytes: the oldest go first.
+// Answers that are kept for a limited time, within a limit of bytes: the oldest go first.
 //
 // Each entry belongs to a tenant; another tenant does not find it. Thread-safe: workers read while the loop writes.
 #pragma once
@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "serve/api_error.h"
 
@@ -50,18 +49,6 @@ class Store {
     return erase(tenant + '\n' + std::string(id));
   }
 
-  // All of a tenant's, the newest first.
-  std::vector<T> list(const std::string& tenant, Clock::time_point now) {
-    std::lock_guard lock(mutex_);
-    drop_old(now);
-    std::vector<T> values;
-    for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
-      if (it->starts_with(tenant + '\n')) values.push_back(entries_.at(*it).value);
-    }
-    return values;
-  }
-
-  int64_t max_bytes() const { return max_bytes_; }
   int64_t bytes() const {
     std::lock_guard lock(mutex_);
     return bytes_;

@@ -1,5 +1,6 @@
 #include "serve/tokenize.h"
 
+#include "serve/chat_plan.h"
 #include "serve/fields.h"
 #include "serve/generation_fields.h"
 #include "serve/json_writer.h"
@@ -61,16 +62,10 @@ const FieldTable<DetokenizeFields>& detokenize_fields() {
   return table;
 }
 
-ApiResult<text::ChatPrompt> render_body(const Model& model, const text::JsonTree& tree) {
+ApiResult<text::ChatPrompt> render_body(const Reading& from, const text::JsonTree& tree) {
   auto chat = text::parse_chat_request(tree.root());
   if (!chat) return tl::unexpected(to_api_error(chat.error()));
-  return text::render_chat(*chat, model.chat);
-}
-
-ApiResult<std::vector<int32_t>> encode(const Model& model, const text::ChatPrompt& prompt) {
-  auto ids = text::encode_prompt(*model.tokenizer, prompt);
-  if (!ids) return tl::unexpected(to_api_error(ids.error()));
-  return std::move(*ids);
+  return prompt_of(from, *chat);
 }
 
 std::vector<int32_t> encode_text(const Model& model, const TokenizeFields& f) {
@@ -84,7 +79,8 @@ std::vector<int32_t> encode_text(const Model& model, const TokenizeFields& f) {
 
 }  // namespace
 
-ApiResult<std::string> tokenize(const Model& model, std::string body) {
+ApiResult<std::string> tokenize(const Reading& from, std::string body) {
+  const Model& model = from.model;
   DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
   TokenizeFields fields;
   std::vector<std::string> unknown;
@@ -94,8 +90,8 @@ ApiResult<std::string> tokenize(const Model& model, std::string body) {
     return bad_field("prompt", "exactly one of prompt and messages is needed");
   std::vector<int32_t> ids;
   if (fields.is_chat) {
-    DI_TRY(text::ChatPrompt prompt, render_body(model, tree));
-    DI_TRY(ids, encode(model, prompt));
+    DI_TRY(text::ChatPrompt prompt, render_body(from, tree));
+    DI_TRY(ids, prompt_ids(model, prompt));
   } else {
     ids = encode_text(model, fields);
   }
@@ -110,7 +106,8 @@ ApiResult<std::string> tokenize(const Model& model, std::string body) {
   return w.end_object().take();
 }
 
-ApiResult<std::string> detokenize(const Model& model, std::string body) {
+ApiResult<std::string> detokenize(const Reading& from, std::string body) {
+  const Model& model = from.model;
   DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
   DetokenizeFields fields;
   std::vector<std::string> unknown;
@@ -128,21 +125,25 @@ ApiResult<std::string> detokenize(const Model& model, std::string body) {
   return w.end_object().take();
 }
 
-// The prompt of a chat as text and ids, with the byte ranges that are control tokens.
-ApiResult<std::string> render(const Model& model, std::string body) {
+// The prompt of a chat as text and ids, with the byte ranges that are control tokens and those that stand as the model
+// wrote them, token for token.
+ApiResult<std::string> render(const Reading& from, std::string body) {
   DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
-  DI_TRY(text::ChatPrompt prompt, render_body(model, tree));
-  DI_TRY(std::vector<int32_t> ids, encode(model, prompt));
+  DI_TRY(text::ChatPrompt prompt, render_body(from, tree));
+  DI_TRY(std::vector<int32_t> ids, prompt_ids(from.model, prompt));
   JsonWriter w;
   w.begin_object().field("prompt", prompt.text).field("count", ids.size()).key("tokens");
   openai::write_token_ids(w, ids);
   w.key("special").begin_array();
   for (text::ByteRange range : prompt.special) w.begin_array().value(range.begin).value(range.end).end_array();
+  w.end_array().key("written").begin_array();
+  for (const text::WrittenRange& written : prompt.written)
+    w.begin_array().value(written.range.begin).value(written.range.end).end_array();
   return w.end_array().end_object().take();
 }
 
 void add_tokenize(Service& service) {
-  auto add = [&service](const char* pattern, ApiResult<std::string> (*work)(const Model&, std::string)) {
+  auto add = [&service](const char* pattern, ApiResult<std::string> (*work)(const Reading&, std::string)) {
     service.router.add({.method = "POST", .pattern = pattern, .handler = [&service, work](CallPtr call) {
                           service.compute(std::move(call), work);
                         }});

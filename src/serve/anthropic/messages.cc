@@ -82,14 +82,13 @@ ApiResult<GenerationPlan> plan_message(const Reading& from, std::string body) {
   return plan;
 }
 
-ApiResult<std::string> count_tokens(const Model& model, std::string body) {
+ApiResult<std::string> count_tokens(const Reading& from, std::string body) {
   std::vector<std::string> unknown;
-  DI_TRY(ReadMessage read, read_message(model, std::move(body), unknown));
-  text::ChatPrompt prompt = text::render_chat(read.chat, model.chat);
-  auto ids = text::encode_prompt(*model.tokenizer, prompt);
-  if (!ids) return tl::unexpected(to_api_error(ids.error()));
+  DI_TRY(ReadMessage read, read_message(from.model, std::move(body), unknown));
+  DI_TRY(text::ChatPrompt prompt, prompt_of(from, read.chat));
+  DI_TRY(std::vector<int32_t> ids, prompt_ids(from.model, prompt));
   JsonWriter w;
-  return w.begin_object().field("input_tokens", ids->size()).end_object().take();
+  return w.begin_object().field("input_tokens", ids.size()).end_object().take();
 }
 
 void add_messages(Service& service) {

@@ -14,7 +14,7 @@ namespace deepinfer::serve::anthropic {
 
 // Pure; any thread.
 ApiResult<GenerationPlan> plan_message(const Reading& from, std::string body);
-ApiResult<std::string> count_tokens(const Model& model, std::string body);
+ApiResult<std::string> count_tokens(const Reading& from, std::string body);
 void add_messages(Service& service);
 
 }  // namespace deepinfer::serve::anthropic

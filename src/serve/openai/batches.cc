@@ -13,6 +13,8 @@
 #include "serve/ids.h"
 #include "serve/inside_exchange.h"
 #include "serve/json_writer.h"
+#include "serve/openai/files.h"
+#include "serve/openai/paging.h"
 #include "serve/service.h"
 
 namespace deepinfer::serve::openai {
@@ -20,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::size_t kUsualPage = 20, kLargestPage = 100;
 constexpr std::size_t kMaxLines = 50'000, kMaxErrors = 20, kMaxIdBytes = 512;
 constexpr int kLowestPriority = -1000;
 constexpr int kTogether = 8;        // lines in flight, of all batches
@@ -36,6 +39,9 @@ struct LineError {
 struct BatchFields {
   std::string input_file_id, endpoint, completion_window = "24h", metadata = "null";
 };
+
+constexpr const char* kTimes[] = {"created_at", "in_progress_at", "expires_at",    "finalizing_at", "completed_at",
+                                  "failed_at",  "expired_at",     "cancelling_at", "cancelled_at"};
 
 const FieldTable<BatchFields>& batch_fields() {
   using F = BatchFields;
@@ -100,17 +106,20 @@ std::string body_of(std::string_view line) {
   return body;
 }
 
+// Empty if the line is not JSON.
 std::string id_of(std::string_view line) {
   auto tree = text::JsonTree::parse(std::string(line));
-  return std::string(tree->root().find("custom_id").text());
+  return tree ? std::string(tree->root().find("custom_id").text()) : "";
 }
 
 ApiError no_batch(std::string_view id) {
-  return {
-      .status = 404,
-      .message = fmt::format("there is no batch '{}'; it never was, belongs to another key, or its time is over", id),
-      .param = "batch_id",
-      .code = "batch_not_found"};
+  return {.status = 404,
+          .message = fmt::format(
+              "there is no batch '{}'; it never was, belongs to another key, its time is over, or it was lost "
+              "at a restart (--data-dir keeps them)",
+              id),
+          .param = "batch_id",
+          .code = "batch_not_found"};
 }
 
 }  // namespace
@@ -129,29 +138,19 @@ struct Batches::Batch {
   Draft draft;
   std::string status = "validating";
   std::map<std::string, int64_t> times;  // "completed_at": Unix seconds
-  Clock::time_point end = Clock::now() + kWindow, settled;
+  int64_t settled_s = 0;                 // Unix time; 0: it still has something to do
+  std::size_t total = 0;                 // lines
   std::size_t next = 0;
-  std::vector<std::size_t> again;                                  // lines that were refused
+  std::vector<std::size_t> again;                                  // lines that were refused or cut off
   Clock::time_point not_before;                                    // of the next line, after one was refused
   std::map<std::size_t, std::shared_ptr<InsideExchange>> running;  // shared with the calls that answer them
   int64_t completed = 0, failed = 0;
   std::string output, errors;  // JSON lines
   std::string output_file_id, error_file_id;
 
-  bool is_settled() const { return settled != Clock::time_point(); }
+  bool is_settled() const { return settled_s != 0; }
   bool is_running() const { return status == "in_progress"; }
   bool has_lines() const { return next < draft.lines.size() || !again.empty(); }
-  void enter(std::string_view state) {
-    status = state;
-    times[status + "_at"] = unix_seconds();
-  }
-  void add_line(std::size_t line, std::string_view response, std::string_view error, bool is_good) {
-    JsonWriter w;
-    w.begin_object().field("id", new_id("batch_req_")).field("custom_id", id_of(draft.lines[line]));
-    w.key("response").raw(response).key("error").raw(error).end_object();
-    (is_good ? output : errors) += w.take() + "\n";
-    ++(is_good ? completed : failed);
-  }
   std::string json() const;
 };
 
@@ -175,13 +174,12 @@ std::string Batches::Batch::json() const {
     w.key(name);
     file->empty() ? w.null() : w.value(*file);
   }
-  for (const char* name : {"created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at", "failed_at",
-                           "expired_at", "cancelling_at", "cancelled_at"}) {
+  for (const char* name : kTimes) {
     auto it = times.find(name);
     w.key(name);
     it == times.end() ? w.null() : w.value(it->second);
   }
-  w.key("request_counts").begin_object().field("total", draft.lines.size()).field("completed", completed);
+  w.key("request_counts").begin_object().field("total", total).field("completed", completed);
   w.field("failed", failed).end_object().key("metadata").raw(draft.fields.metadata);
   return w.end_object().take();
 }
@@ -199,9 +197,9 @@ void Batches::create(CallPtr call) {
     std::vector<std::string> unknown;
     DI_TRY_VOID(read_fields(tree.root(), batch_fields(), draft.fields, unknown));
     if (draft.fields.endpoint.empty()) return bad_field("endpoint", "endpoint is missing");
-    auto file = service_.files.get(tenant, draft.fields.input_file_id, Clock::now());
-    if (!file) return bad_field("input_file_id", fmt::format("there is no file '{}'", draft.fields.input_file_id));
-    draft.file = std::move(*file);
+    draft.file = service_.files.get(tenant, draft.fields.input_file_id);
+    if (!draft.file)
+      return bad_field("input_file_id", fmt::format("there is no file '{}'", draft.fields.input_file_id));
     draft.lines = lines_of(draft.file->data);
     auto complain = [&](LineError e, std::size_t line) {
       e.line = static_cast<int64_t>(line + 1);
@@ -241,16 +239,107 @@ void Batches::begin(CallPtr call, Draft draft) {
   batch->principal = call->principal;
   batch->principal.priority = kLowestPriority;
   batch->draft = std::move(draft);
+  batch->total = batch->draft.lines.size();
   batch->times["created_at"] = unix_seconds();
   batch->times["expires_at"] = unix_seconds() + std::chrono::seconds(kWindow).count();
   batches_.push_back(batch);
-  if (batch->draft.errors.empty()) {
-    batch->enter("in_progress");
-  } else {
-    batch->enter("failed");
-    batch->settled = Clock::now();
-  }
+  bool is_good = batch->draft.errors.empty();
+  if (!is_good) batch->settled_s = unix_seconds();
+  change(*batch, is_good ? "in_progress" : "failed");
   call->reply_json(batch->json());
+}
+
+void Batches::change(Batch& batch, std::string_view status) {
+  batch.status = status;
+  batch.times[batch.status + "_at"] = unix_seconds();
+  folder_.save(batch.id, batch.principal.name, batch.json());
+}
+
+// A batch that cannot go on; what was answered is kept.
+void Batches::end_failed(Batch& batch, std::string code, std::string message) {
+  batch.draft.errors.push_back({.code = std::move(code), .message = std::move(message)});
+  change(batch, "failed");
+}
+
+// ---- taken over from an earlier process -------------------------------------------------------------------------
+
+Result<void> Batches::load() {
+  DI_TRY(std::vector<SavedBatch> saved, folder_.load());
+  for (const SavedBatch& s : saved) resume(s);
+  batches_.sort([](const auto& a, const auto& b) { return a->times["created_at"] < b->times["created_at"]; });
+  return {};
+}
+
+void Batches::resume(const SavedBatch& saved) {
+  auto tree = text::JsonTree::parse(saved.object);
+  JsonValue object = tree->root();
+  auto number = [](JsonValue v) {
+    int64_t n = 0;
+    parse_number(v, n);
+    return n;
+  };
+  auto string = [&](const char* name) { return std::string(object.find(name).text()); };
+  auto batch = std::make_shared<Batch>();
+  batch->id = saved.id;
+  batch->status = string("status");
+  batch->output_file_id = string("output_file_id");
+  batch->error_file_id = string("error_file_id");
+  for (const char* name : kTimes) {
+    if (object.find(name).is_given()) batch->times[name] = number(object.find(name));
+  }
+  JsonValue counts = object.find("request_counts");
+  batch->total = static_cast<std::size_t>(number(counts.find("total")));
+  Draft& draft = batch->draft;
+  draft.fields.input_file_id = string("input_file_id");
+  draft.fields.endpoint = string("endpoint");
+  if (object.find("metadata").is_object()) {
+    draft.fields.metadata.clear();
+    text::append_json(object.find("metadata"), text::JsonStyle::kCompact, draft.fields.metadata);
+  }
+  for (JsonValue e : object.find("errors").find("data")) {
+    draft.errors.push_back({.code = std::string(e.find("code").text()),
+                            .message = std::string(e.find("message").text()),
+                            .param = std::string(e.find("param").text()),
+                            .line = number(e.find("line"))});
+  }
+  batches_.push_back(batch);
+  batch->principal.name = saved.tenant;
+  bool is_unfinished = batch->status == "in_progress" || batch->status == "finalizing" || batch->status == "cancelling";
+  if (is_unfinished || !saved.output.empty() || !saved.errors.empty()) return take_over_lines(*batch, saved);
+  batch->completed = number(counts.find("completed"));
+  batch->failed = number(counts.find("failed"));
+  for (const auto& [name, time] : batch->times) {
+    if (name != "expires_at") batch->settled_s = std::max(batch->settled_s, time);
+  }
+}
+
+// What was answered stays; the rest runs, if the key and the input are still there.
+void Batches::take_over_lines(Batch& batch, const SavedBatch& saved) {
+  std::set<std::string> done;
+  auto take = [&](std::string_view text, std::string& lines, int64_t& count) {
+    for (std::string_view line : lines_of(text)) {
+      std::string id = id_of(line);
+      if (id.empty() || !done.insert(id).second) continue;
+      lines += std::string(line) + "\n";
+      ++count;
+    }
+  };
+  take(saved.output, batch.output, batch.completed);
+  take(saved.errors, batch.errors, batch.failed);
+  if (batch.status == "failed") return;
+  Draft& draft = batch.draft;
+  draft.file = service_.files.get(saved.tenant, draft.fields.input_file_id);
+  auto principal = service_.principal_named(saved.tenant);
+  if (!draft.file) return end_failed(batch, "no_input_file", "the input file was gone when the service started anew");
+  if (!principal) return end_failed(batch, "no_key", "the batch's key was gone when the service started anew");
+  batch.principal = *principal;
+  batch.principal.priority = kLowestPriority;
+  draft.lines = lines_of(draft.file->data);
+  for (std::size_t i = draft.lines.size(); i-- > 0;) {
+    if (!done.contains(id_of(draft.lines[i]))) batch.again.push_back(i);
+  }
+  batch.next = draft.lines.size();
+  if (!batch.is_running()) end_lines(batch, batch.status);
 }
 
 // ---- run --------------------------------------------------------------------------------------------------------
@@ -263,9 +352,9 @@ bool Batches::has_room() const {
 void Batches::tick() {
   auto now = Clock::now();
   for (auto& batch : batches_) {
-    if (batch->is_running() && now >= batch->end) {
-      batch->enter("expired");
-      end_lines(*batch);
+    if (batch->is_running() && unix_seconds() >= batch->times["expires_at"]) {
+      end_lines(*batch, "expired");
+      change(*batch, "expired");
     }
     while (batch->is_running() && batch->has_lines() && now >= batch->not_before && has_room()) {
       std::size_t line = batch->next;
@@ -312,11 +401,28 @@ void Batches::on_answer(Batch& batch, std::size_t line, int status, const net::H
   JsonWriter w;
   w.begin_object().field("status_code", status).field("request_id", net::find_header(headers, "x-request-id"));
   w.key("body").raw(body).end_object();
-  batch.add_line(line, w.text(), "null", status == 200);
+  add_line(batch, line, w.text(), "null", status == 200);
 }
 
-// Takes back what runs; with what has not begun it fails by name.
-void Batches::end_lines(Batch& batch) {
+void Batches::add_line(Batch& batch, std::size_t line, std::string_view response, std::string_view error,
+                       bool is_good) {
+  JsonWriter w;
+  w.begin_object().field("id", new_id("batch_req_")).field("custom_id", id_of(batch.draft.lines[line]));
+  w.key("response").raw(response).key("error").raw(error).end_object();
+  std::string text = w.take() + "\n";
+  if (is_good) {
+    folder_.append_output(batch.id, text);
+    batch.output += text;
+    ++batch.completed;
+  } else {
+    folder_.append_error(batch.id, text);
+    batch.errors += text;
+    ++batch.failed;
+  }
+}
+
+// Takes back what runs; with what has not begun it fails by name. `status`: what the batch is about to be.
+void Batches::end_lines(Batch& batch, std::string_view status) {
   num_in_flight_ -= static_cast<int>(batch.running.size());
   for (auto& [line, exchange] : std::exchange(batch.running, {})) {
     batch.again.push_back(line);
@@ -325,39 +431,36 @@ void Batches::end_lines(Batch& batch) {
   for (; batch.next < batch.draft.lines.size(); ++batch.next) batch.again.push_back(batch.next);
   std::ranges::sort(batch.again);
   JsonWriter w;
-  w.begin_object().field("code", "batch_" + batch.status);
+  w.begin_object().field("code", fmt::format("batch_{}", status));
   w.field("message", "the batch ended before this request was answered").end_object();
-  for (std::size_t line : std::exchange(batch.again, {})) batch.add_line(line, "null", w.text(), false);
+  for (std::size_t line : std::exchange(batch.again, {})) add_line(batch, line, "null", w.text(), false);
 }
 
 // Writes the files of a batch that has nothing more to do.
 void Batches::settle(Batch& batch) {
   if (batch.is_settled() || batch.has_lines() || !batch.running.empty()) return;
-  if (batch.is_running()) batch.enter("finalizing");
+  if (batch.is_running()) change(batch, "finalizing");
   auto keep = [&](std::string& lines, const char* name, std::string& id) {
-    if (lines.empty()) return true;
-    File file{.name = batch.id + name, .purpose = "batch_output", .data = std::exchange(lines, {})};
-    id = keep_file(service_.files, batch.principal.name, std::move(file));
-    return !id.empty();
+    if (lines.empty()) return;
+    File file{.name = batch.id + name, .purpose = std::string(kBatchOutput), .data = std::exchange(lines, {})};
+    id = (*service_.files.add(batch.principal.name, std::move(file)))->id;
   };
-  bool is_kept = keep(batch.output, "_output.jsonl", batch.output_file_id);
-  is_kept = keep(batch.errors, "_error.jsonl", batch.error_file_id) && is_kept;
-  if (!is_kept) {
-    batch.draft.errors.push_back({.code = "output_too_large", .message = "the output does not fit the store of files"});
-    batch.enter("failed");
-  } else if (batch.status == "finalizing") {
-    batch.enter("completed");
-  } else if (batch.status == "cancelling") {
-    batch.enter("cancelled");
-  }
-  batch.settled = Clock::now();
+  keep(batch.output, "_output.jsonl", batch.output_file_id);
+  keep(batch.errors, "_error.jsonl", batch.error_file_id);
+  batch.settled_s = unix_seconds();
+  change(batch, batch.status == "finalizing" ? "completed" : batch.status == "cancelling" ? "cancelled" : batch.status);
+  folder_.remove_lines(batch.id);
   batch.draft.file.reset();
+  batch.draft.lines.clear();
 }
 
 void Batches::drop_old() {
   auto is_old = [&](const auto& b) {
-    return b->is_settled() && Clock::now() - b->settled > service_.options.stored_time;
+    return b->is_settled() && unix_seconds() - b->settled_s >= service_.options.files_time.count();
   };
+  for (const auto& batch : batches_) {
+    if (is_old(batch)) folder_.remove(batch->id);
+  }
   batches_.remove_if(is_old);
 }
 
@@ -376,20 +479,22 @@ void Batches::show(Call& call) {
 }
 
 void Batches::list(Call& call) {
-  JsonWriter w;
-  w.begin_object().field("object", "list").key("data").begin_array();
+  auto page = read_page(call.request().query, kUsualPage, kLargestPage);
+  if (!page) return call.reply_error(page.error());
+  std::vector<ListEntry> entries;
   for (auto it = batches_.rbegin(); it != batches_.rend(); ++it) {
-    if ((*it)->principal.name == call.principal.name) w.raw((*it)->json());
+    if ((*it)->principal.name == call.principal.name) entries.push_back({(*it)->id, (*it)->json()});
   }
-  call.reply_json(w.end_array().field("has_more", false).end_object().take());
+  auto body = page_json(*page, std::move(entries));
+  body ? call.reply_json(std::move(*body)) : call.reply_error(body.error());
 }
 
 void Batches::cancel(Call& call) {
   Batch* batch = find(call);
   if (batch == nullptr) return;
   if (batch->is_running()) {
-    batch->enter("cancelling");
-    end_lines(*batch);
+    end_lines(*batch, "cancelling");
+    change(*batch, "cancelling");
   }
   call.reply_json(batch->json());
 }

@@ -3,23 +3,30 @@
 #include "net/multipart.h"
 #include "serve/ids.h"
 #include "serve/json_writer.h"
+#include "serve/openai/file_store.h"
+#include "serve/openai/paging.h"
 #include "serve/service.h"
 
 namespace deepinfer::serve::openai {
 namespace {
 
-void write_file_object(JsonWriter& w, const File& f) {
+constexpr std::size_t kLargestPage = 10'000;
+
+std::string object_of(const File& f) {
+  JsonWriter w;
   w.begin_object().field("id", f.id).field("object", "file").field("bytes", f.data.size());
-  w.field("created_at", f.created_s).field("filename", f.name).field("purpose", f.purpose);
-  w.field("status", "processed").end_object();
+  w.field("created_at", f.created_s).field("expires_at", f.expires_s).field("filename", f.name);
+  return w.field("purpose", f.purpose).field("status", "processed").end_object().take();
 }
 
 ApiError no_file(std::string_view id) {
-  return {
-      .status = 404,
-      .message = fmt::format("there is no file '{}'; it never was, belongs to another key, or its time is over", id),
-      .param = "file_id",
-      .code = "file_not_found"};
+  return {.status = 404,
+          .message = fmt::format(
+              "there is no file '{}'; it never was, belongs to another key, its time is over, or it was lost "
+              "at a restart (--data-dir keeps them)",
+              id),
+          .param = "file_id",
+          .code = "file_not_found"};
 }
 
 ApiResult<File> read_form(const net::HttpRequest& request) {
@@ -40,33 +47,36 @@ ApiResult<File> read_form(const net::HttpRequest& request) {
   return file;
 }
 
-void upload(FileStore& files, Call& call) {
-  auto file = read_form(call.request());
-  if (!file) return call.reply_error(file.error());
-  std::size_t bytes = file->data.size();
-  std::string id = keep_file(files, call.principal.name, std::move(*file));
-  if (id.empty()) {
-    return call.reply_error(
-        {.status = 413,
-         .message = fmt::format("the file has {} bytes; all files together may have {}", bytes, files.max_bytes()),
-         .param = "file"});
-  }
-  JsonWriter w;
-  write_file_object(w, **files.get(call.principal.name, id, FileStore::Clock::now()));
-  call.reply_json(w.take());
+// A file may be as large as a body: it is taken apart and written beside the loop.
+void upload(Service& service, CallPtr call) {
+  // Shared by the two halves, which run one after the other.
+  auto kept = std::make_shared<ApiResult<FilePtr>>();
+  auto work = [&service, call, kept] {
+    auto file = read_form(call->request());
+    *kept = file ? service.files.add(call->principal.name, std::move(*file)) : tl::unexpected(file.error());
+  };
+  service.loop.offload(work, [call, kept] {
+    if (!*kept) return call->reply_error(kept->error());
+    call->reply_json(object_of(***kept));
+  });
 }
 
 void list(FileStore& files, Call& call) {
-  JsonWriter w;
-  w.begin_object().field("object", "list").key("data").begin_array();
-  for (const FilePtr& file : files.list(call.principal.name, FileStore::Clock::now())) write_file_object(w, *file);
-  call.reply_json(w.end_array().field("has_more", false).end_object().take());
+  auto page = read_page(call.request().query, kLargestPage, kLargestPage);
+  if (!page) return call.reply_error(page.error());
+  std::string purpose = query_value(call.request().query, "purpose");
+  std::vector<ListEntry> entries;
+  for (const FilePtr& file : files.list(call.principal.name)) {
+    if (purpose.empty() || file->purpose == purpose) entries.push_back({file->id, object_of(*file)});
+  }
+  auto body = page_json(*page, std::move(entries));
+  body ? call.reply_json(std::move(*body)) : call.reply_error(body.error());
 }
 
 using Show = void (*)(Call&, const File&);
 void with_file(FileStore& files, Call& call, Show show) {
-  auto file = files.get(call.principal.name, call.path_id, FileStore::Clock::now());
-  file ? show(call, **file) : call.reply_error(no_file(call.path_id));
+  FilePtr file = files.get(call.principal.name, call.path_id);
+  file ? show(call, *file) : call.reply_error(no_file(call.path_id));
 }
 
 void remove(FileStore& files, Call& call) {
@@ -78,15 +88,6 @@ void remove(FileStore& files, Call& call) {
 
 }  // namespace
 
-std::string keep_file(FileStore& files, const std::string& tenant, File file) {
-  file.id = new_id("file-");
-  file.created_s = unix_seconds();
-  std::string id = file.id;
-  auto bytes = static_cast<int64_t>(file.data.size() + file.name.size());
-  bool is_kept = files.put(tenant, id, std::make_shared<const File>(std::move(file)), bytes, FileStore::Clock::now());
-  return is_kept ? id : "";
-}
-
 void add_files(Service& service) {
   FileStore& files = service.files;
   auto add = [&service](const char* method, const char* pattern, std::function<void(Call&)> handler) {
@@ -94,14 +95,12 @@ void add_files(Service& service) {
                           handler(*call);
                         }});
   };
-  add("POST", "/v1/files", [&files](Call& call) { upload(files, call); });
+  service.router.add({.method = "POST", .pattern = "/v1/files", .handler = [&service](CallPtr call) {
+                        upload(service, std::move(call));
+                      }});
   add("GET", "/v1/files", [&files](Call& call) { list(files, call); });
   add("GET", "/v1/files/{id}", [&files](Call& call) {
-    with_file(files, call, [](Call& c, const File& file) {
-      JsonWriter w;
-      write_file_object(w, file);
-      c.reply_json(w.take());
-    });
+    with_file(files, call, [](Call& c, const File& file) { c.reply_json(object_of(file)); });
   });
   add("GET", "/v1/files/{id}/content", [&files](Call& call) {
     with_file(files, call, [](Call& c, const File& file) {
