@@ -2,7 +2,9 @@
 // is kept alive. Server and clients share the machine, so the figures are lower bounds of the server's.
 //
 //   build/release/bench/bench_serve            items_per_second = requests, real_time = latency of one
+//   build/release/bench/bench_serve PORT       nothing but the server, for clients of other programs (bench/peers)
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -25,9 +27,9 @@ namespace {
 // One server for all benchmarks; lives until the process ends.
 class Instance {
  public:
-  Instance() : tokenizer_(*text::Tokenizer::load(DI_SOURCE_DIR "/models/tiny")) {
+  explicit Instance(int port) : tokenizer_(*text::Tokenizer::load(DI_SOURCE_DIR "/models/tiny")) {
     ServeOptions options;
-    options.addresses = {{.host = "127.0.0.1", .port = 0}};
+    options.addresses = {{.host = "127.0.0.1", .port = port}};
     options.access_log = "off";
     options.max_requests = 1 << 20;
     auto server = Server::create(options);
@@ -53,6 +55,7 @@ class Instance {
     server_->stop();
     thread_.join();
   }
+  void wait() { thread_.join(); }
   int port() const { return port_; }
 
  private:
@@ -63,7 +66,7 @@ class Instance {
 };
 
 Instance& instance() {
-  static Instance one;
+  static Instance one(0);
   return one;
 }
 
@@ -108,6 +111,13 @@ std::string post(const std::string& path, const std::string& body) {
          "\r\n\r\n" + body;
 }
 
+// SIGTERM ends the process.
+[[noreturn]] void serve_until_ended(int port) {
+  Instance server(port);
+  server.wait();
+  std::_Exit(0);
+}
+
 void wait_until_ready() {
   const std::string request = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n";
   Client client;
@@ -146,6 +156,7 @@ BENCHMARK(BM_ChatStream)->ThreadRange(1, 16)->UseRealTime();
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  if (argc == 2) deepinfer::serve::serve_until_ended(std::atoi(argv[1]));
   deepinfer::serve::wait_until_ready();
   benchmark::RunSpecifiedBenchmarks();
 }
