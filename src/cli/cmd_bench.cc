@@ -1,8 +1,8 @@
 // deepinfer bench: throughput of the engine on this machine, offline (bench serve: cmd_bench_serve.cc).
 //
 //   All requests are given at once and run at most --concurrency together; prompts are random ids or, for a trained
-//   model, greedy text of its own. Prefill speed is prompt tokens over the time to the last first token when outputs
-//   are one token long; decode speed is output tokens over the rest.
+//   model, a text, each from another of its tokens on. Prefill speed is prompt tokens over the time to the last first
+//   token when outputs are one token long; decode speed is output tokens over the rest.
 
 #include <chrono>
 #include <cstdio>
@@ -62,7 +62,7 @@ std::vector<Request> make_requests(const BenchOptions& o, const engine::EngineIm
     for (int t = 0; t < o.prompt_tokens; ++t) {
       r.prompt.push_back(text.empty()
                              ? static_cast<int32_t>(3 + rng() % static_cast<uint64_t>(engine.config().vocab_size - 3))
-                             : text[static_cast<size_t>(t) % text.size()]);
+                             : text[static_cast<size_t>(i + t) % text.size()]);
     }
     r.sampling.temperature = o.temperature;
     r.sampling.max_tokens = output_tokens;
