@@ -58,11 +58,13 @@ venv() {
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 cuda_switch() { if has_nvcc; then echo -DDI_CUDA=ON; else echo -DDI_CUDA=OFF; fi; }
 
+# configure_and_build PRESET ARGUMENT...: everything, or the targets in `targets` if there are any.
+targets=()
 configure_and_build() {
   local preset=$1
   shift
   cmake --preset "$preset" "$@" >/dev/null
-  cmake --build --preset "$preset"
+  cmake --build --preset "$preset" ${targets:+--target "${targets[@]}"}
 }
 
 link_binary() { ln -sfn "build/$1/bin/deepinfer" deepinfer; }
@@ -115,19 +117,20 @@ test_web() {
   .venv/bin/python -m pytest -q tests/web
 }
 
+# No && between the steps: on its left `set -e` is off inside functions, and a build that failed would be gone over.
 case "${1:-all}" in
-  run) build_run && run_demo ;;
+  run) build_run; run_demo ;;
   all) build_all ;;
-  test) build_all && run_tests ;;
+  test) build_all; run_tests ;;
   gpu-test)
     has_nvcc || { echo "nvcc was not found: install the CUDA toolkit 13, or put nvcc on the PATH" >&2; exit 2; }
     prepare
     configure_and_build cuda -DDI_BENCH=ON
     scripts/gpu_check.sh build/cuda build/gpu
     ;;
-  web-test) build_all && test_web ;;
-  bench) build_all && configure_and_build release -DDI_BENCH=ON && scripts/run_bench.sh ;;
-  fuzz) prepare "${fuzz_packages[@]}" && configure_and_build fuzz && scripts/run_fuzz.sh "${2:-30}" ;;
+  web-test) targets=(deepinfer); build_all; test_web ;;
+  bench) build_all; configure_and_build release -DDI_BENCH=ON; scripts/run_bench.sh ;;
+  fuzz) prepare "${fuzz_packages[@]}"; configure_and_build fuzz; scripts/run_fuzz.sh "${2:-30}" ;;
   sanitize)
     prepare
     for preset in asan tsan; do
@@ -135,7 +138,7 @@ case "${1:-all}" in
       ctest --preset "$preset" -L fast
     done
     ;;
-  format) venv -r scripts/requirements-dev.txt && .venv/bin/python scripts/check_style.py --fix ;;
+  format) venv -r scripts/requirements-dev.txt; .venv/bin/python scripts/check_style.py --fix ;;
   help | -h | --help) usage ;;
   *) usage >&2 && exit 2 ;;
 esac
