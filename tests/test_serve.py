@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import BINARY, TINY
+from command import BINARY, ROOT, TINY
 from server import Json, Server, join_chat, parse_events, wait_until
 
 STORY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
@@ -141,6 +142,15 @@ def test_stop_strings_end_the_text_before_them(server: Server) -> None:
     assert chat["message"]["content"] == "17 + 25 " and chat["finish_reason"] == "stop"
 
 
+def test_timings_on_demand(server: Server) -> None:
+    for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)):
+        timings = server.ok(path, {**body, "timings": True})["timings"]
+        assert 0 < timings["first_token_ms"] <= timings["total_ms"]
+        chunks = [e.json for e in server.stream(path, {**body, "timings": True})[:-1]]
+        assert [c for c in chunks if "timings" in c] == chunks[-1:]
+        assert "timings" not in server.ok(path, body)
+
+
 def test_log_probabilities(server: Server) -> None:
     chat = server.ok("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 3})
     content = chat["choices"][0]["logprobs"]["content"]
@@ -178,6 +188,8 @@ def test_tokenize_and_back(server: Server) -> None:
     rendered = server.ok("/render", CHAT)
     assert server.ok("/tokenize", CHAT)["tokens"] == rendered["tokens"]
     assert rendered["prompt"].startswith("<｜begin▁of▁sentence｜>")
+    marked = [rendered["prompt"].encode()[a:b].decode() for a, b in rendered["messages"]]
+    assert marked == ["<｜User｜>" + m["content"] for m in CHAT["messages"]]
 
 
 def test_control_strings_of_users_stay_text(server: Server) -> None:
@@ -406,12 +418,13 @@ def test_expect_continue(server: Server) -> None:
 
 
 def test_a_client_that_leaves_at_any_byte_disturbs_nobody(server: Server) -> None:
-    body = json.dumps({**STORY, "max_tokens": 8, "stream": True}).encode()
+    body = json.dumps({**STORY, "max_tokens": 2, "stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    for cut in range(0, len(head + body) + 1, 3):
+    whole = len(raw(server, head + body))
+    for cut in range(len(head + body) + 1):
         with server.connect() as s:
             s.sendall((head + body)[:cut])
-    for received in range(1, 1500, 123):
+    for received in range(1, whole):
         with server.connect() as s:
             s.sendall(head + body)
             while received > 0 and (piece := s.recv(received)):
@@ -566,6 +579,11 @@ def test_metrics_are_in_prometheus_form(server: Server) -> None:
         assert f"deepinfer_{name}" in text
     server.ok("/v1/completions", STORY)
     assert server.metric("deepinfer_generation_tokens_sum") >= 24
+    paragraph = (ROOT / "docs/serving.md").read_text().partition("\n## Metrics\n\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"`([a-z]+(?:_[a-z0-9]+)*)`", paragraph)
+    assert len(documented) > 10
+    for name in documented:
+        assert f"# TYPE deepinfer_{name} " in text, name
 
 
 def test_the_sse_parser_rejects_what_is_no_stream() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import openai
+import pydantic
 import pytest
 from server import Json, Server
 
@@ -147,6 +148,25 @@ def test_a_streamed_tool_call(client: openai.OpenAI, ids: Any) -> None:
             name += call.function.name or ""
             arguments += call.function.arguments or ""
     assert name == "add" and json.loads(arguments) == {"a": 1, "b": 2}
+
+
+class Paint(pydantic.BaseModel):
+    colour: Literal["red", "green"]
+    is_big: bool
+
+
+def test_structured_outputs(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    asked: Any = [{"role": "user", "content": "Which paint?"}]
+    answer = client.chat.completions.parse(
+        model="tiny", messages=asked, response_format=Paint, max_tokens=200, extra_body=NO_THINKING
+    )
+    assert isinstance(answer.choices[0].message.parsed, Paint)
+    response = client.responses.parse(
+        model="tiny", input=asked, text_format=Paint, max_output_tokens=200, reasoning={"effort": "none"}
+    )
+    assert isinstance(response.output_parsed, Paint)
+    message = claude.messages.parse(model="tiny", max_tokens=200, messages=asked, output_format=Paint)
+    assert isinstance(message.parsed_output, Paint)
 
 
 def test_responses(client: openai.OpenAI) -> None:

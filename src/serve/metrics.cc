@@ -63,8 +63,11 @@ struct Metrics::Families {
   prometheus::Histogram& per_token =
       histogram("time_per_output_token_seconds", "Mean over the tokens after the first of a request.", kBetween);
   prometheus::Histogram& whole = histogram("e2e_request_latency_seconds", "From admission to the end.", kWhole);
+  prometheus::Histogram& decode = histogram("decode_time_seconds", "From the first token to the end.", kWhole);
   prometheus::Histogram& prompt_tokens = histogram("prompt_tokens", "Prompt tokens of a request.", kTokens);
   prometheus::Histogram& generation_tokens = histogram("generation_tokens", "Tokens of an answer.", kTokens);
+  prometheus::Counter& prefix_queries = counter("prefix_queries_total", "Requests whose prompt was looked up.");
+  prometheus::Counter& prefix_hits = counter("prefix_hits_total", "Those of which a part was in the cache.");
   prometheus::Family<prometheus::Counter>& by_source =
       counters("prompt_tokens_by_source_total", "Where the keys of prompt tokens came from.");
   prometheus::Counter& computed = by_source.Add({{"source", "computed"}});
@@ -114,6 +117,8 @@ void Metrics::finished(std::string_view reason) {
 void Metrics::tokens(int64_t prompt, int64_t cached, int64_t replayed, int64_t generated) {
   families_->prompt_tokens.Observe(static_cast<double>(prompt));
   families_->generation_tokens.Observe(static_cast<double>(generated));
+  families_->prefix_queries.Increment();
+  if (cached > 0) families_->prefix_hits.Increment();
   families_->computed.Increment(static_cast<double>(prompt - cached));
   families_->device.Increment(static_cast<double>(cached));
   families_->replayed.Increment(static_cast<double>(replayed));
@@ -126,6 +131,7 @@ void Metrics::between_tokens(double seconds) {
 }
 void Metrics::end_to_end(double seconds, int64_t generated, double first_token_s) {
   families_->whole.Observe(seconds);
+  families_->decode.Observe(seconds - first_token_s);
   if (generated > 1) families_->per_token.Observe((seconds - first_token_s) / static_cast<double>(generated - 1));
 }
 

@@ -77,6 +77,10 @@ std::vector<int32_t> encode_text(const Model& model, const TokenizeFields& f) {
   return ids;
 }
 
+void write_range(JsonWriter& w, text::ByteRange range) {
+  w.begin_array().value(range.begin).value(range.end).end_array();
+}
+
 }  // namespace
 
 ApiResult<std::string> tokenize(const Reading& from, std::string body) {
@@ -125,8 +129,8 @@ ApiResult<std::string> detokenize(const Reading& from, std::string body) {
   return w.end_object().take();
 }
 
-// The prompt of a chat as text and ids, with the byte ranges that are control tokens and those that stand as the model
-// wrote them, token for token.
+// The prompt of a chat as text and ids, with byte ranges: control tokens, each message, and what stands as the model
+// wrote it, token for token.
 ApiResult<std::string> render(const Reading& from, std::string body) {
   DI_TRY(text::JsonTree tree, parse_body(std::move(body)));
   DI_TRY(text::ChatPrompt prompt, render_body(from, tree));
@@ -135,10 +139,11 @@ ApiResult<std::string> render(const Reading& from, std::string body) {
   w.begin_object().field("prompt", prompt.text).field("count", ids.size()).key("tokens");
   openai::write_token_ids(w, ids);
   w.key("special").begin_array();
-  for (text::ByteRange range : prompt.special) w.begin_array().value(range.begin).value(range.end).end_array();
+  for (text::ByteRange range : prompt.special) write_range(w, range);
+  w.end_array().key("messages").begin_array();
+  for (text::ByteRange range : prompt.messages) write_range(w, range);
   w.end_array().key("written").begin_array();
-  for (const text::WrittenRange& written : prompt.written)
-    w.begin_array().value(written.range.begin).value(written.range.end).end_array();
+  for (const text::WrittenRange& written : prompt.written) write_range(w, written.range);
   return w.end_array().end_object().take();
 }
 

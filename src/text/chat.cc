@@ -67,19 +67,26 @@ class Renderer {
     const auto& messages = request_.messages;
     bool is_first_system = messages[0].role == Role::kSystem;
     special(kBos);
+    int64_t begin = size();
     head(is_first_system ? &messages[0] : nullptr);
-    for (std::size_t i = is_first_system ? 1 : 0; i < messages.size(); ++i) message(i);
+    if (is_first_system) prompt_.messages.push_back({begin, size()});
+    for (std::size_t i = is_first_system ? 1 : 0; i < messages.size(); ++i) {
+      begin = size();
+      message(i);
+      prompt_.messages.push_back({begin, size()});
+    }
     if (!messages.back().is_prefix) header(messages.back().task);
     finish();
     return std::move(prompt_);
   }
 
  private:
+  int64_t size() const { return static_cast<int64_t>(prompt_.text.size()); }
   void plain(std::string_view text) { prompt_.text += text; }
   void special(std::string_view token) {
-    auto begin = static_cast<int64_t>(prompt_.text.size());
+    int64_t begin = size();
     prompt_.text += token;
-    prompt_.special.push_back({begin, begin + static_cast<int64_t>(token.size())});
+    prompt_.special.push_back({begin, size()});
   }
 
   // Text in which the given tokens are control tokens. All of them begin with '<' or with the first byte of '｜'.
@@ -201,9 +208,9 @@ class Renderer {
     special(kAssistant);
     special(request_.is_thinking ? kThink : kEndThink);
     if (w.opens_calls) markup(kOpenCalls);
-    auto begin = static_cast<int64_t>(prompt_.text.size());
+    int64_t begin = size();
     plain(w.text);
-    prompt_.written.push_back({{begin, static_cast<int64_t>(prompt_.text.size())}, w.ids});
+    prompt_.written.push_back({{begin, size()}, w.ids});
     special(kEos);
   }
 

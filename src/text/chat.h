@@ -50,6 +50,7 @@ struct ChatPrompt {
   std::string text;
   std::vector<ByteRange> special;     // control tokens outside of `written`, ascending
   std::vector<WrittenRange> written;  // ascending
+  std::vector<ByteRange> messages;    // of the text, one for each message; a first system message has the whole head
   std::vector<ImageRef> images;       // in the order of their tokens
   OutputFormat output;                // for the OutputParser (stop strings are not filled in)
   OutputConstraint constraint;

@@ -140,6 +140,22 @@ TEST(Chat, WritesQuickTasks) {
             "think><｜action｜>yes<｜end▁of▁sentence｜><｜User｜>r<｜title｜>");
 }
 
+TEST(Chat, MarksEachMessage) {
+  auto parts = [](const std::string& messages) {
+    ChatPrompt prompt = rendered(R"({"thinking": {"type": "disabled"}, "messages": [)" + messages + "]}");
+    std::vector<std::string> texts;
+    for (ByteRange r : prompt.messages)
+      texts.push_back(prompt.text.substr(static_cast<std::size_t>(r.begin), static_cast<std::size_t>(r.end - r.begin)));
+    return texts;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(parts(R"({"role": "user", "content": "q"})"), ElementsAre("<｜User｜>q"));
+  EXPECT_THAT(parts(R"({"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant",
+                        "content": "a"}, {"role": "user", "content": "r"}, {"role": "user", "content": "t"})"),
+              ElementsAre("<｜System｜>s", "<｜User｜>q", "<｜Assistant｜></think>a<｜end▁of▁sentence｜>",
+                          "<｜User｜>r", "\n\nt"));
+}
+
 TEST(Chat, RendersCompletionsAndFillInTheMiddle) {
   EXPECT_EQ(render_completion("a<think>").text, "<｜begin▁of▁sentence｜>a<think>");
   EXPECT_EQ(render_completion("a", "b").text, "<｜begin▁of▁sentence｜><｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>");

@@ -14,8 +14,7 @@ std::string query_value(std::string_view query, std::string_view name) {
     std::size_t end = std::min(query.find('&'), query.size());
     std::string_view pair = query.substr(0, end);
     std::size_t equals = std::min(pair.find('='), pair.size());
-    if (pair.substr(0, equals) == name)
-      return net::percent_decode(pair.substr(std::min(equals + 1, pair.size())));
+    if (pair.substr(0, equals) == name) return net::percent_decode(pair.substr(std::min(equals + 1, pair.size())));
     query.remove_prefix(std::min(end + 1, query.size()));
   }
   return "";
