@@ -180,6 +180,23 @@ def test_the_cache_is_counted(server: Server) -> None:
     assert off["prompt_cache_hit_tokens"] == 0
 
 
+def test_an_exact_hit_gives_the_answer_of_a_cold_run(server: Server) -> None:
+    body = {**STORY, "prompt": "A bird sat in the tree. " * 300, "cache_mode": "exact", "cache_keep": 60, "priority": 3}
+    cold = server.ok("/v1/completions", body)
+    hit = server.ok("/v1/completions", body)
+    assert hit["choices"] == cold["choices"]
+    assert cold["usage"]["prompt_cache_hit_tokens"] == 0 < hit["usage"]["prompt_cache_hit_tokens"]
+
+
+def test_a_gap_is_filled_between_prefix_and_suffix(server: Server) -> None:
+    body = {**STORY, "suffix": " The end."}
+    answer = server.ok("/v1/completions", body)
+    ids = server.tokens("<｜begin▁of▁sentence｜><｜fim▁begin｜>Once upon a time<｜fim▁hole｜> The end.<｜fim▁end｜>")
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+    direct = server.ok("/v1/completions", {**STORY, "prompt": ids})
+    assert answer["choices"][0]["text"] == direct["choices"][0]["text"]
+
+
 def test_tokenize_and_back(server: Server) -> None:
     text = "Héllo <|x|> wörld 🦊"
     ids = server.ok("/tokenize", {"prompt": text, "add_special_tokens": False, "return_token_strs": True})
@@ -338,7 +355,8 @@ def test_context_overflow_names_both_counts(server: Server) -> None:
 
 
 def test_unknown_fields_are_accepted_and_named(server: Server) -> None:
-    reply = server.post("/v1/completions", {**STORY, "max_tokens": 1, "colour": "red", "a\r\nb: c": 1})
+    known = {"session_id": "s", "metadata": {"a": "b"}, "user": "u"}  # of no effect here
+    reply = server.post("/v1/completions", {**STORY, **known, "max_tokens": 1, "colour": "red", "a\r\nb: c": 1})
     assert reply.status == 200
     assert reply.headers["x-deepinfer-unknown-fields"] == "colour, a??b??c"
 
@@ -470,6 +488,23 @@ def test_cancellation_by_id(server: Server) -> None:
             rest += s.recv(65536)
         assert b'"code":"cancelled"' in rest and b"data: [DONE]" in rest
     assert server.post("/v1/cancel/cancel-me", b"").json["cancelled"] is False
+
+
+def test_a_response_is_cancelled_by_its_id(server: Server) -> None:
+    body = {"input": "Tell me a story.", "max_output_tokens": 3000, "temperature": 1, "stream": True}
+    data = json.dumps(body).encode()
+    with server.connect() as s:
+        s.sendall(f"POST /v1/responses HTTP/1.1\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        got = b""
+        while not (found := re.search(rb'"id":"(resp_[a-z0-9]+)"', got)):
+            got += s.recv(2000)
+        reply = server.post(f"/v1/responses/{found[1].decode()}/cancel", b"")
+        assert reply.json["status"] == "cancelled"
+        while b"0\r\n\r\n" not in got:
+            got += s.recv(65536)
+        assert b'"code":"cancelled"' in got
+    wait_until(lambda: server.get("/load").json["running"] == 0)
+    error_of(server.post("/v1/responses/resp_none/cancel", b""), 404)
 
 
 def test_a_deadline_ends_a_request(server: Server) -> None:

@@ -396,8 +396,7 @@ void Generations::cancel_all(const ApiError& why) {
   for (uint64_t id : ids) fail(id, why);
 }
 
-void Generations::tick() {
-  auto now = Clock::now();
+void Generations::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<Run>> quiet;
   for (auto& [id, run] : runs_) {
     if (now - run->last_sent >= kKeepAlivePeriod) quiet.push_back(run);

@@ -51,7 +51,7 @@ class Generations {
   bool cancel(const Principal& who, std::string_view id);
   void cancel_all(const ApiError& why);
   // Sends comments to streams that had nothing to say for a while. Called every second.
-  void tick();
+  void tick(net::Loop::Clock::time_point now);
 
   int num_active() const { return static_cast<int>(runs_.size()); }
   RequestSpans& spans() { return spans_; }

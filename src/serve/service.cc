@@ -52,7 +52,7 @@ Service::Service(net::Loop& the_loop, const ServeOptions& the_options, AccessLog
       idempotency_(the_options.stored_time, the_options.stored_bytes),
       log_(std::move(log)) {
   loop.every(kObservePeriod, [this] { observe_engine(); });
-  loop.every(kTickPeriod, [this] { generations.tick(); });
+  loop.every(kTickPeriod, [this] { generations.tick(net::Loop::Clock::now()); });
 }
 
 Result<void> Service::load_keys() {

@@ -181,6 +181,24 @@ TEST(Service, CancellationByIdIsForTheOwnerAndEndsTheStreamWithAnError) {
   EXPECT_THAT(e->body, HasSubstr("cancelled"));
 }
 
+TEST(Service, ASilentStreamIsKeptAliveInTheWayOfItsApi) {
+  NullEngine::Options o;
+  o.step = std::chrono::milliseconds(1);
+  Fixture f(o);
+  auto chat = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2, "stream": true})");
+  auto message = f.make("POST", "/v1/messages",
+                        R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": true})");
+  auto whole = f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 2})");
+  f.run({chat, message, whole}, [&] {
+    auto now = net::Loop::Clock::now();
+    f.service.generations.tick(now + std::chrono::seconds(5));  // not yet
+    f.service.generations.tick(now + std::chrono::seconds(11));
+  });
+  EXPECT_THAT(chat->body, AllOf(StartsWith(": keep-alive\n\ndata: "), EndsWith("data: [DONE]\n\n")));
+  EXPECT_THAT(message->body, HasSubstr("event: ping\ndata: {\"type\":\"ping\"}\n\n"));
+  EXPECT_THAT(whole->body, StartsWith("{"));
+}
+
 TEST(Service, KeysAreNeededWhereThereAreAny) {
   std::string path = testing::TempDir() + "/serve_keys";
   ASSERT_TRUE(write_file(path, "anna first-key\nroot second-key admin\n"));
