@@ -42,33 +42,46 @@ class ThreadPool {
   // f(begin, end) over contiguous pieces of [0, count), as many as threads; piece borders are multiples of `quantum`.
   template <typename F>
   void split(int64_t count, int64_t quantum, F&& f) {
-    int64_t units = (count + quantum - 1) / quantum;
+    const int64_t units = (count + quantum - 1) / quantum;
     if (units <= 1 || size() == 1) {
       if (count > 0) f(int64_t{0}, count);
       return;
     }
-    std::atomic<int> next{0};
-    share([&](int) {
-      for (int piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < size();) {
-        int64_t begin = units * piece / size() * quantum, end = units * (piece + 1) / size() * quantum;
-        if (end > count) end = count;
-        if (begin < end) f(begin, end);
-      }
+    each(size(), [&](int64_t piece) {
+      const int64_t begin = units * piece / size() * quantum, end = units * (piece + 1) / size() * quantum;
+      if (begin < end) f(begin, end < count ? end : count);
     });
   }
 
   // f(i) for i in [0, count), handed out one by one: for pieces of unequal cost.
   template <typename F>
   void each(int64_t count, F&& f) {
+    each_on(count, [&](int, int64_t i) { f(i); });
+  }
+
+  // The same with the thread's number: f(thread, i). A thread begins with its own part of the range, so that what it
+  // wrote in one job is in its cache in the next, and then helps the others.
+  template <typename F>
+  void each_on(int64_t count, F&& f) {
     if (count <= 1 || size() == 1) {
-      for (int64_t i = 0; i < count; ++i) f(i);
+      for (int64_t i = 0; i < count; ++i) f(0, i);
       return;
     }
-    std::atomic<int64_t> next{0};
-    share([&](int) {
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(i);
+    const int parts = num_parts();
+    for (int p = 0; p < parts; ++p) parts_[p].next.store(count * p / parts, std::memory_order_relaxed);
+    share([&](int thread) {
+      const int own = thread * parts / size();
+      for (int k = 0; k < parts; ++k) {
+        const int part = own + k < parts ? own + k : own + k - parts;
+        const int64_t end = count * (part + 1) / parts;
+        auto& next = parts_[part].next;
+        if (next.load(std::memory_order_relaxed) >= end) continue;
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < end;) f(thread, i);
+      }
     });
   }
+  // How far from i the index lies that each_on is likely to give the same thread next.
+  int stride() const { return (size() + num_parts() - 1) / num_parts(); }
 
  private:
   using Call = void (*)(void*, int);
@@ -85,6 +98,14 @@ class ThreadPool {
 
   // A job: its number, whether workers may still join it, and how many have.
   static constexpr uint64_t kJoined = 0x7fff, kOpen = 0x8000, kNumberShift = 16;
+
+  // Where the next piece of a part of each_on's range begins. Few, since a thread looks at all of them.
+  static constexpr int kMaxParts = 8;
+  int num_parts() const { return size() < kMaxParts ? size() : kMaxParts; }
+  struct alignas(64) Part {
+    std::atomic<int64_t> next{0};
+  };
+  Part parts_[kMaxParts];
 
   Call call_ = nullptr;  // of the open job; read by those who have joined it
   void* body_ = nullptr;

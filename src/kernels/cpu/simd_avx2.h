@@ -256,6 +256,12 @@ DI_INLINE VI load_nibbles(const uint8_t* p) {
   return {_mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(half[0]), shift), low),
           _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(half[1]), shift), low)};
 }
+// In two factors, since 2^128 is no float.
+DI_INLINE VF times_power_of_two(VF a, VF n) {
+  const VI e = to_int(n), half = srai<1>(e);
+  const VF x = as_float(slli<23>(addi(half, seti(127)))), y = as_float(slli<23>(addi(subi(e, half), seti(127))));
+  return mul(mul(a, x), y);
+}
 DI_INLINE VF load_pairs(const float* p) {
   const __m256 v = _mm256_loadu_ps(p);
   return {_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),

@@ -71,6 +71,11 @@ DI_INLINE VF pick(VM m, VF a, VF b) {
   return _mm512_mask_blend_ps(m, b, a);
 }
 
+// a 2^n for whole n.
+DI_INLINE VF times_power_of_two(VF a, VF n) {
+  return _mm512_scalef_ps(a, n);
+}
+
 DI_INLINE VI bits(VF a) {
   return _mm512_castps_si512(a);
 }
@@ -198,13 +203,12 @@ DI_INLINE VF e2m1_value(VI code) {
 DI_INLINE VF e2m1_of_low_bits(VI code) {
   return e2m1_value(code);  // vpermps looks at no other bits
 }
-// The sixteen nibbles of 8 bytes, low ones first.
+// The sixteen nibbles of 8 bytes, low ones first, in the low four bits of the lanes; other bits are of no use.
 DI_INLINE VI load_nibbles(const uint8_t* p) {
-  const __m512i pair = _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  const __m512i half =
-      _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), pair);
-  const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-  return _mm512_and_si512(_mm512_srlv_epi32(half, shift), _mm512_set1_epi32(15));
+  // The low byte of each lane gets eight bits from its nibble on.
+  const __m512i from = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+  const __m512i all = _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_multishift_epi64_epi8(from, all);
 }
 // Repeats each of eight floats twice: a a b b ...
 DI_INLINE VF load_pairs(const float* p) {

@@ -257,19 +257,16 @@ void attention(const Context& ctx, const AttentionParams& p) {
   const int64_t floats = attention_floats(plan);
   float* buffers = static_cast<float*>(scratch.take(threads * floats * 4));
   const int64_t num_units = (num_rows + unit_rows - 1) / unit_rows * splits;
-  int64_t next = 0;
-  ctx.pool.share([&](int thread) {
-    for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < num_units;) {
-      const int first_head = static_cast<int>(i % splits * unit_heads);
-      const int heads = p.heads - first_head < unit_heads ? p.heads - first_head : static_cast<int>(unit_heads);
-      int64_t row = i / splits * unit_rows;
-      const int64_t end = row + unit_rows < num_rows ? row + unit_rows : num_rows;
-      while (row < end) {  // the rows of one run after the other
-        int64_t count = 1;
-        while (row + count < end && p.batch->run_of_row[row + count] == p.batch->run_of_row[row]) ++count;
-        AttentionUnit(p, plan, buffers + thread * floats, row, count, first_head, heads).run_rows();
-        row += count;
-      }
+  ctx.pool.each_on(num_units, [&](int thread, int64_t i) {
+    const int first_head = static_cast<int>(i % splits * unit_heads);
+    const int heads = p.heads - first_head < unit_heads ? p.heads - first_head : static_cast<int>(unit_heads);
+    int64_t row = i / splits * unit_rows;
+    const int64_t end = row + unit_rows < num_rows ? row + unit_rows : num_rows;
+    while (row < end) {  // the rows of one run after the other
+      int64_t count = 1;
+      while (row + count < end && p.batch->run_of_row[row + count] == p.batch->run_of_row[row]) ++count;
+      AttentionUnit(p, plan, buffers + thread * floats, row, count, first_head, heads).run_rows();
+      row += count;
     }
   });
 }

@@ -68,7 +68,7 @@ DI_INLINE void decode_entry_along(const uint8_t* record, int64_t dim, float* out
   // first scale are codes, and lands in front of the first place.
   for (int64_t end = n; end > 0; end -= 16) store(scales + end, load_e4m3(record + dim / 2 + end - 16));
   for (int64_t g = 0; g < n; ++g)
-    store(out + 16 * g, mul(e2m1_value(load_nibbles(record + 8 * g)), set(scales[16 + g])));
+    store(out + 16 * g, mul(e2m1_of_low_bits(load_nibbles(record + 8 * g)), set(scales[16 + g])));
 }
 
 // ---- across keys -------------------------------------------------------------------------------------------------

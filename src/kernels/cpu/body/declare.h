@@ -65,10 +65,10 @@ DI_INLINE const uint8_t* row_codes(const Weight& w, int64_t row) {
 namespace DI_ISA {
 
 // acc[i][r] = x[tokens.row(i)] . w[first_row + r] for r < num_rows <= 64 (garbage up to the next 16), i < count <=
-// kMaxTokens; rows of acc are kBlockRows floats apart. See product.h for the order of additions. `next`: codes of the
-// row that is read after these, if it is not the one behind them.
+// kMaxTokens; rows of acc are `sums_stride` floats apart. See product.h for the order of additions. `next`: codes of
+// the row that is read after these, if it is not the one behind them.
 void product(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc,
-             const uint8_t* next = nullptr);
+             int64_t sums_stride, const uint8_t* next = nullptr);
 
 void embed(const Context& ctx, const EmbedParams& p);
 void mhc(const Context& ctx, const MhcParams& p);

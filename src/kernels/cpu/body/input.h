@@ -135,11 +135,15 @@ DI_INLINE int64_t unit_rows(int64_t total_rows, int64_t num_tokens, int threads)
          : total_rows >= int64_t{32} * threads                ? 32
                                                               : 16;
 }
-// Where those units are few, many rows of x are cut as well, into pieces of whole tiles.
-DI_INLINE int64_t unit_tokens(int64_t num_units, int64_t num_tokens, int threads) {
+// Where those units are few, many rows of x are cut as well, into pieces of whole tiles. And where all the codes are
+// fewer bytes than the rows, which then are better read again: a thread's piece of rows is in its cache, in the next
+// kernel too.
+DI_INLINE int64_t unit_tokens(int64_t num_units, int64_t num_tokens, int threads, int64_t code_bytes,
+                              int64_t token_bytes) {
   constexpr int64_t kTiles = 24;
-  const int64_t pieces = (4 * threads + num_units - 1) / num_units;
+  int64_t pieces = (4 * threads + num_units - 1) / num_units;
   if (num_tokens <= kFewTokens || threads == 1) return num_tokens;
+  if (code_bytes < num_tokens * token_bytes / threads && pieces < threads) pieces = threads;
   return ((num_tokens + pieces - 1) / pieces + kTiles - 1) / kTiles * kTiles;
 }
 

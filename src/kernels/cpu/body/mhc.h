@@ -21,45 +21,52 @@ DI_INLINE int64_t sums_per_piece(int m) {
   return m * (m + 2) + 2;
 }
 
+// Mixes first_mix .. first_mix + R - 1 of N rows: sums[mix][row] += one stream's channels [0, count) of h and fn.
 template <int R, int N>
-DI_INLINE void mix_products(const MhcParams& p, int first_mix, int64_t t0, int64_t begin, int64_t end, int64_t width,
-                            float* sums, int64_t row_stride) {
-  const int64_t d = width / p.m;
+DI_INLINE void mix_products(const float* h, int64_t h_stride, const float* fn, int64_t fn_stride, int64_t count,
+                            int first_mix, bool first, VF* sums) {
   VF acc[R][N];
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) acc[i][n] = zero();
+    for (int n = 0; n < N; ++n) acc[i][n] = first ? zero() : sums[(first_mix + i) * N + n];
   }
-  for (int j = 0; j < p.m; ++j) {
-    const float* fn = p.fn + first_mix * width + j * d;
-    for (int64_t c = begin; c < end; c += 16) {
-      VF h[N];
+  fn += first_mix * fn_stride;
+  for (int64_t c = 0; c < count; c += 16) {
+    VF v[N];
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) h[n] = load(p.streams.f32(t0 + n) + j * d + c);
+    for (int n = 0; n < N; ++n) v[n] = load(h + n * h_stride + c);
 #pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) {
-        const VF w = load(fn + i * width + c);
+    for (int i = 0; i < R; ++i) {
+      const VF w = load(fn + i * fn_stride + c);
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) acc[i][n] = fma(w, h[n], acc[i][n]);
-      }
+      for (int n = 0; n < N; ++n) acc[i][n] = fma(w, v[n], acc[i][n]);
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) sums[n * row_stride + first_mix + i] = reduce(acc[i][n]);
+    for (int n = 0; n < N; ++n) sums[(first_mix + i) * N + n] = acc[i][n];
   }
 }
 
-// Products of all mixes with N rows, I mixes at a time.
+// Products of all mixes with N rows, I mixes at a time. Stream by stream, so that the rows' part of a stream, which all
+// mixes read, stays in the first-level cache.
 template <int I, int N>
-DI_INLINE void all_mixes(const MhcParams& p, int64_t t0, int64_t begin, int64_t end, int64_t width, float* sums,
-                         int64_t row_stride) {
+inline void all_mixes(const MhcParams& p, int64_t t0, int64_t begin, int64_t end, int64_t width, float* out,
+                      int64_t row_stride) {
   const int mixes = p.m * (p.m + 2);
-  int i = 0;
-  for (; i + I <= mixes; i += I) mix_products<I, N>(p, i, t0, begin, end, width, sums, row_stride);
-  for (; i < mixes; ++i) mix_products<1, N>(p, i, t0, begin, end, width, sums, row_stride);
+  const int64_t d = width / p.m;
+  VF sums[kMaxMixes * N];
+  for (int j = 0; j < p.m; ++j) {
+    const float *h = p.streams.f32(t0) + j * d + begin, *fn = p.fn + j * d + begin;
+    int i = 0;
+    for (; i + I <= mixes; i += I) mix_products<I, N>(h, p.streams.stride, fn, width, end - begin, i, j == 0, sums);
+    for (; i < mixes; ++i) mix_products<1, N>(h, p.streams.stride, fn, width, end - begin, i, j == 0, sums);
+  }
+  for (int i = 0; i < mixes; ++i) {
+    for (int n = 0; n < N; ++n) out[n * row_stride + i] = reduce(sums[i * N + n]);
+  }
 }
 // Tiles of mixes x rows: as many sums as registers allow.
 DI_INLINE void mixes_of_rows(const MhcParams& p, int64_t t0, int64_t count, int64_t begin, int64_t end, int64_t width,

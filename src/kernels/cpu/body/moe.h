@@ -60,9 +60,9 @@ inline void up_unit(const Plan& plan, const PackedInput& x, const Group& group, 
     tokens.input = x.of(w.w1.kind);
     tokens.rows = plan.rows + group.first + s0;
     tokens.count = group.count - s0 < kMaxTokens ? group.count - s0 : kMaxTokens;
-    DI_ISA::product(w.w1, row, count, tokens, gate, row_codes(w.w3, row));
+    DI_ISA::product(w.w1, row, count, tokens, gate, kBlockRows, row_codes(w.w3, row));
     tokens.input = x.of(w.w3.kind);
-    DI_ISA::product(w.w3, row, count, tokens, up, next);
+    DI_ISA::product(w.w3, row, count, tokens, up, kBlockRows, next);
     const Input& inner = plan.inner(w.w2);
     for (int i = 0; i < tokens.count; ++i) {
       const int32_t slot = group.first + s0 + i;
@@ -104,7 +104,7 @@ inline void down_unit(const Plan& plan, int64_t row, int64_t count, int64_t next
       const bool is_last = g + 1 == plan.num_groups;
       const uint8_t* next =
           is_last ? row_codes(plan.groups[0].weights->w2, next_row) : row_codes(plan.groups[g + 1].weights->w2, row);
-      DI_ISA::product(w, row, count, tokens, acc, next);
+      DI_ISA::product(w, row, count, tokens, acc, kBlockRows, next);
       for (int i = 0; i < tokens.count; ++i) {
         const int32_t slot = group.first + s0 + i, t = plan.rows[slot];
         const float* a = acc + i * kBlockRows;
@@ -195,7 +195,7 @@ void moe(const Context& ctx, const MoeParams& p) {
   if (inner_needs.int16) plan.inner_int16 = take_input(scratch, Path::kInt16, slots, inner / 32);
   if (inner_needs.plain) plan.inner_f32 = take_input(scratch, Path::kF32, slots, inner / 32);
 
-  const int threads = ctx.pool.size();
+  const int threads = ctx.pool.size(), stride = ctx.pool.stride();
   int64_t total_inner = 0;
   for (int g = 0; g < plan.num_groups; ++g) total_inner += plan.groups[g].weights->w1.rows;
   // Units of whole groups of 32, which the activation's scales need.
@@ -212,14 +212,14 @@ void moe(const Context& ctx, const MoeParams& p) {
     return Place{group, i * step};
   };
   ctx.pool.each(num_units, [&](int64_t i) {
-    const Place at = place_of(i), later = place_of(i + threads < num_units ? i + threads : i);
+    const Place at = place_of(i), later = place_of(i + stride < num_units ? i + stride : i);
     const int64_t left = at.group->weights->w1.rows - at.row;
     up_unit(plan, x, *at.group, at.row, left < step ? left : step, row_codes(later.group->weights->w1, later.row));
   });
   const int64_t d = p.x.cols, down_step = unit_rows(d, p.x.rows, threads);
   ctx.pool.each((d + down_step - 1) / down_step, [&](int64_t i) {
     const int64_t row = i * down_step;
-    down_unit(plan, row, d - row < down_step ? d - row : down_step, row + threads * down_step);
+    down_unit(plan, row, d - row < down_step ? d - row : down_step, row + stride * down_step);
   });
 }
 

@@ -214,10 +214,10 @@ DI_INLINE float ue8m0_scalar(uint8_t b) {
 
 // ---- tiles -------------------------------------------------------------------------------------------------------
 
-// acc[token][64]: fp32 sums of the block, panel p at 16 p; `first`: start from 0.
+// acc: fp32 sums, `sums_stride` floats from token to token, panel p at 16 p; `first`: start from 0.
 template <int P, int N>
 void tile_int8(const ChunkBuffer& chunk, int64_t group, int64_t groups, const Tokens& tokens, int t0, float* acc,
-               bool first) {
+               int64_t sums_stride, bool first) {
   const int8_t* x[N];
   const float* scale[N];
   const int32_t* offset[N];
@@ -229,7 +229,7 @@ void tile_int8(const ChunkBuffer& chunk, int64_t group, int64_t groups, const To
   }
   VF sum[P == 1 ? N : 1];
   if (P == 1) {
-    for (int n = 0; n < N; ++n) sum[n] = first ? zero() : load(acc + n * kBlockRows);
+    for (int n = 0; n < N; ++n) sum[n] = first ? zero() : load(acc + n * sums_stride);
   }
   for (int64_t g = 0; g < groups; ++g) {
     VI dot[N][P];
@@ -260,20 +260,20 @@ void tile_int8(const ChunkBuffer& chunk, int64_t group, int64_t groups, const To
         if (P == 1) {
           sum[n] = fma(to_float(dot[n][p]), factor, sum[n]);
         } else {
-          float* a = acc + n * kBlockRows + 16 * p;
+          float* a = acc + n * sums_stride + 16 * p;
           store(a, fma(to_float(dot[n][p]), factor, first && g == 0 ? zero() : load(a)));
         }
       }
     }
   }
   if (P == 1) {
-    for (int n = 0; n < N; ++n) store(acc + n * kBlockRows, sum[n]);
+    for (int n = 0; n < N; ++n) store(acc + n * sums_stride, sum[n]);
   }
 }
 
 template <int P, int N>
 void tile_int16(const ChunkBuffer& chunk, int64_t group, int64_t groups, const Tokens& tokens, int t0, float* acc,
-                bool first) {
+                int64_t sums_stride, bool first) {
   const int16_t* x[N];
   const float* scale[N];
   for (int n = 0; n < N; ++n) {
@@ -283,7 +283,7 @@ void tile_int16(const ChunkBuffer& chunk, int64_t group, int64_t groups, const T
   }
   VF sum[P == 1 ? N : 1];
   if (P == 1) {
-    for (int n = 0; n < N; ++n) sum[n] = first ? zero() : load(acc + n * kBlockRows);
+    for (int n = 0; n < N; ++n) sum[n] = first ? zero() : load(acc + n * sums_stride);
   }
   for (int64_t g = 0; g < groups; ++g) {
     VI dot[N][P];
@@ -305,29 +305,31 @@ void tile_int16(const ChunkBuffer& chunk, int64_t group, int64_t groups, const T
         for (int p = 0; p < P; ++p) dot[n][p] = dot_s16(dot[n][p], weight[p], b);
       }
     }
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const VF factor = set(chunk.scales[g * P + p] * scale[n][g]);
+    for (int n = 0; n < N; ++n) {
+      VF factor = zero();
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) {
+        // Two panels are one block of 32 rows, with one scale.
+        if (p % 2 == 0) factor = mul(set(chunk.scales[g * P + p]), set(scale[n][g]));
         if (P == 1) {
           sum[n] = fma(to_float(dot[n][p]), factor, sum[n]);
         } else {
-          float* a = acc + n * kBlockRows + 16 * p;
+          float* a = acc + n * sums_stride + 16 * p;
           store(a, fma(to_float(dot[n][p]), factor, first && g == 0 ? zero() : load(a)));
         }
       }
     }
   }
   if (P == 1) {
-    for (int n = 0; n < N; ++n) store(acc + n * kBlockRows, sum[n]);
+    for (int n = 0; n < N; ++n) store(acc + n * sums_stride, sum[n]);
   }
 }
 
 // Two panels at a time out of the P of the chunk: two chains for each of N x 2 sums fill the registers.
 template <int P, int N>
 void tile_f32(const ChunkBuffer& chunk, bool scaled, int64_t group, int64_t groups, const Tokens& tokens, int t0,
-              float* acc, bool first) {
+              float* acc, int64_t sums_stride, bool first) {
   constexpr int Q = P < 2 ? P : 2;
   const float* x[N];
   for (int n = 0; n < N; ++n) {
@@ -365,7 +367,7 @@ void tile_f32(const ChunkBuffer& chunk, bool scaled, int64_t group, int64_t grou
         const VF scale = scaled ? load(chunk.scales + (g * P + p0 + p) * 16) : set(1.f);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          float* to = acc + n * kBlockRows + 16 * (p0 + p);
+          float* to = acc + n * sums_stride + 16 * (p0 + p);
           store(to, fma(add(even[n][p], odd[n][p]), scale, first && g == 0 ? zero() : load(to)));
         }
       }
@@ -375,10 +377,10 @@ void tile_f32(const ChunkBuffer& chunk, bool scaled, int64_t group, int64_t grou
 
 template <Path kPath, int P, int N>
 DI_INLINE void tile(const ChunkBuffer& chunk, bool scaled, int64_t group, int64_t groups, const Tokens& tokens, int t0,
-                    float* acc, bool first) {
-  if constexpr (kPath == Path::kInt8) tile_int8<P, N>(chunk, group, groups, tokens, t0, acc, first);
-  if constexpr (kPath == Path::kInt16) tile_int16<P, N>(chunk, group, groups, tokens, t0, acc, first);
-  if constexpr (kPath == Path::kF32) tile_f32<P, N>(chunk, scaled, group, groups, tokens, t0, acc, first);
+                    float* acc, int64_t sums_stride, bool first) {
+  if constexpr (kPath == Path::kInt8) tile_int8<P, N>(chunk, group, groups, tokens, t0, acc, sums_stride, first);
+  if constexpr (kPath == Path::kInt16) tile_int16<P, N>(chunk, group, groups, tokens, t0, acc, sums_stride, first);
+  if constexpr (kPath == Path::kF32) tile_f32<P, N>(chunk, scaled, group, groups, tokens, t0, acc, sums_stride, first);
 }
 
 // ---- one or two rows of x ------------------------------------------------------------------------------------------
@@ -478,7 +480,7 @@ struct Quad {
 // `num_rows` (a multiple of 4) whole rows; `next` are the codes of the row that is read after them.
 template <Path kPath, int N>
 void product_stream(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc,
-                    const uint8_t* next) {
+                    int64_t sums_stride, const uint8_t* next) {
   using Q = Quad<kPath, N>;
   constexpr int64_t kAheadBytes = 8192;  // 64 lines of about 100 ns each are more than both cores' share of the bus
   Q quad;
@@ -515,7 +517,7 @@ void product_stream(const Weight& w, int64_t first_row, int64_t num_rows, const 
       }
     }
     if (g < groups) quad.add_rest(b, static_cast<int>(groups - g));
-    for (int n = 0; n < N; ++n) _mm_storeu_ps(acc + n * kBlockRows + r, quad.sum[n]);
+    for (int n = 0; n < N; ++n) _mm_storeu_ps(acc + n * sums_stride + r, quad.sum[n]);
   }
 }
 
@@ -525,7 +527,7 @@ void product_stream(const Weight& w, int64_t first_row, int64_t num_rows, const 
 // tile's, without the way through the buffer. Only the first `count` of the N rows are stored; the others repeat the
 // last.
 template <Path kPath, int N>
-void product_few(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc) {
+void product_few(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc, int64_t sums_stride) {
   constexpr int64_t kScaleGroups = 128;
   constexpr int kBytes = kPath == Path::kInt8 ? 32 : 64;
   alignas(64) float scales[kScaleGroups * 16];
@@ -595,20 +597,21 @@ void product_few(const Weight& w, int64_t first_row, const Tokens& tokens, float
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) sum[n] = fma(to_float(dot[n]), mul(row_scales, set(scale[n][g])), sum[n]);
   }
-  for (int n = 0; n < N && n < tokens.count; ++n) store(acc + n * kBlockRows, sum[n]);
+  for (int n = 0; n < N && n < tokens.count; ++n) store(acc + n * sums_stride, sum[n]);
 }
 
 template <Path kPath>
-void product_few_rows(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc) {
-  if (tokens.count <= 4) return product_few<kPath, 4>(w, first_row, tokens, acc);
-  if (tokens.count <= 6) return product_few<kPath, 6>(w, first_row, tokens, acc);
-  return product_few<kPath, 8>(w, first_row, tokens, acc);
+void product_few_rows(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc, int64_t sums_stride) {
+  if (tokens.count <= 4) return product_few<kPath, 4>(w, first_row, tokens, acc, sums_stride);
+  if (tokens.count <= 6) return product_few<kPath, 6>(w, first_row, tokens, acc, sums_stride);
+  return product_few<kPath, 8>(w, first_row, tokens, acc, sums_stride);
 }
 
 // ---- a block -----------------------------------------------------------------------------------------------------
 
 template <Path kPath, int P>
-void product_panels(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc, ChunkBuffer& chunk) {
+void product_panels(const Weight& w, int64_t first_row, const Tokens& tokens, float* acc, int64_t sums_stride,
+                    ChunkBuffer& chunk) {
   constexpr int kVectors = kPath == Path::kInt8 ? 8 : kPath == Path::kInt16 ? 16 : 32;  // of a panel and group
   constexpr int64_t kChunkGroups = kChunkBytes / (kVectors * P * 64);
   const int64_t groups = (w.cols + 31) / 32, ahead = kPanel * P * bytes_of_columns(w.kind, w.cols);
@@ -640,8 +643,8 @@ void product_panels(const Weight& w, int64_t first_row, const Tokens& tokens, fl
     float* a = acc;
     const bool first = group == 0;
     auto tokens_at_once = [&]<int N>() {
-      for (; t + N <= tokens.count; t += N, a += N * kBlockRows)
-        tile<kPath, P, N>(chunk, scaled, group, n, tokens, t, a, first);
+      for (; t + N <= tokens.count; t += N, a += N * sums_stride)
+        tile<kPath, P, N>(chunk, scaled, group, n, tokens, t, a, sums_stride, first);
     };
     tokens_at_once.template operator()<kTileTokens>();
     if constexpr (kTileTokens > 4) tokens_at_once.template operator()<4>();
@@ -652,25 +655,26 @@ void product_panels(const Weight& w, int64_t first_row, const Tokens& tokens, fl
 
 template <Path kPath>
 void product_block(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc,
-                   ChunkBuffer& chunk, const uint8_t* next) {
+                   int64_t sums_stride, ChunkBuffer& chunk, const uint8_t* next) {
   if (tokens.count > kFewTokens && num_rows == kBlockRows) {
-    product_panels<kPath, 4>(w, first_row, tokens, acc, chunk);
+    product_panels<kPath, 4>(w, first_row, tokens, acc, sums_stride, chunk);
     return;
   }
   if constexpr (kPath != Path::kF32) {
     if (tokens.count <= 2) {
       const int64_t whole = num_rows / kPanel * kPanel;
       if (next == nullptr) next = row_codes(w, first_row + whole);
-      if (tokens.count == 1) product_stream<kPath, 1>(w, first_row, whole, tokens, acc, next);
-      if (tokens.count == 2) product_stream<kPath, 2>(w, first_row, whole, tokens, acc, next);
+      if (tokens.count == 1) product_stream<kPath, 1>(w, first_row, whole, tokens, acc, sums_stride, next);
+      if (tokens.count == 2) product_stream<kPath, 2>(w, first_row, whole, tokens, acc, sums_stride, next);
       num_rows -= whole, first_row += whole, acc += whole;
     } else if (tokens.count <= kFewTokens) {
       for (; num_rows >= kPanel; num_rows -= kPanel, first_row += kPanel, acc += kPanel) {
-        product_few_rows<kPath>(w, first_row, tokens, acc);
+        product_few_rows<kPath>(w, first_row, tokens, acc, sums_stride);
       }
     }
   }
-  for (int64_t r = 0; r < num_rows; r += kPanel) product_panels<kPath, 1>(w, first_row + r, tokens, acc + r, chunk);
+  for (int64_t r = 0; r < num_rows; r += kPanel)
+    product_panels<kPath, 1>(w, first_row + r, tokens, acc + r, sums_stride, chunk);
 }
 
 }  // namespace
@@ -678,15 +682,15 @@ void product_block(const Weight& w, int64_t first_row, int64_t num_rows, const T
 namespace DI_ISA {
 
 void product(const Weight& w, int64_t first_row, int64_t num_rows, const Tokens& tokens, float* acc,
-             const uint8_t* next) {
+             int64_t sums_stride, const uint8_t* next) {
   ChunkBuffer chunk;
   switch (tokens.input.path) {
     case Path::kInt8:
-      return product_block<Path::kInt8>(w, first_row, num_rows, tokens, acc, chunk, next);
+      return product_block<Path::kInt8>(w, first_row, num_rows, tokens, acc, sums_stride, chunk, next);
     case Path::kInt16:
-      return product_block<Path::kInt16>(w, first_row, num_rows, tokens, acc, chunk, next);
+      return product_block<Path::kInt16>(w, first_row, num_rows, tokens, acc, sums_stride, chunk, next);
     case Path::kF32:
-      return product_block<Path::kF32>(w, first_row, num_rows, tokens, acc, chunk, next);
+      return product_block<Path::kF32>(w, first_row, num_rows, tokens, acc, sums_stride, chunk, next);
   }
 }
 
