@@ -16,7 +16,7 @@ constexpr double kSizesPerOctave = 4.0, kFactorRate = 0.1;
 constexpr double kLargestJump = 2.0;             // of a factor by one step: one that was held up says little
 constexpr int kKneesFrom = 8;                    // steps: the smooth part has seen something
 constexpr int kKnownFrom = 2, kKnownFor = 5000;  // steps of a size; steps since the last of them
-constexpr std::size_t kSamplerHistory = 9, kSamplerLeast = 5, kSlopeHistory = 5000, kSlopeLeast = 10;
+constexpr std::size_t kSamplerHistory = 9, kSlopeHistory = 5000, kSlopeLeast = 10;
 
 // Among the sizes, a quarter octave each.
 double place_of(int rows) {
@@ -191,9 +191,9 @@ void SamplerTime::observe(int num_seqs, double ms) {
 
 double SamplerTime::predict(int num_seqs) const {
   auto same = by_size_.find(num_seqs);
-  if (same != by_size_.end() && same->second.size() >= kSamplerLeast)
+  if (same != by_size_.end() && same->second.size() >= least_)
     return median({same->second.begin(), same->second.end()});
-  return all_.size() >= kSamplerLeast ? median({all_.begin(), all_.end()}) : 0.0;
+  return all_.size() >= least_ ? median({all_.begin(), all_.end()}) : 0.0;
 }
 
 void LiveSlope::observe(int tier_rows, double ms) {

@@ -83,14 +83,16 @@ class CostModel {
 
 double expected_distinct_experts(int num_experts, int experts_per_token, double rows);
 
-// Verification and drafting time: the median of the last 9 values for the same number of sequences if there are 5, else
-// of the last 9 of all (if 5), else 0.
+// Verification and drafting time: the median of the last 9 values for the same number of sequences if there are
+// `least`, else of the last 9 of all (if as many), else 0.
 class SamplerTime {
  public:
+  explicit SamplerTime(int least = 5) : least_(static_cast<std::size_t>(least)) {}
   void observe(int num_seqs, double ms);
   double predict(int num_seqs) const;
 
  private:
+  std::size_t least_;
   std::map<int, std::deque<double>> by_size_;
   std::deque<double> all_;
 };

@@ -10,11 +10,12 @@ namespace deepinfer::sched {
 namespace {
 
 // A round of so many sequences speaks for itself; of fewer it counts in proportion, but not less than the least share.
-constexpr double kSteadyRound = 32.0, kLeastShare = 0.08;
+constexpr double kSteadyRound = 128.0, kLeastShare = 0.03;
 // Of a round in the averages of a long time; rounds that the guess counts for; of them, how often a draft is accepted.
 constexpr double kUsualShare = 0.01, kGuessWeight = 10.0, kGuessedAcceptance = 0.8;
 constexpr int kMostMissed = 8;  // rounds that the first one after a pause stands for
-constexpr int kFirstProbe = 8;  // steps
+// Steps after which what is known of drafts that are not verified is old.
+constexpr int kStaleAfter = 8;
 // A size of step that was never measured may turn out so much cheaper than predicted.
 constexpr double kOptimism = 0.25;
 
@@ -25,10 +26,7 @@ std::size_t at(int i) {
 }  // namespace
 
 DraftPlanner::DraftPlanner(const DraftConfig& config, const CostModel& cost)
-    : config_(config), cost_(cost), gain_(Gain::guess(config.max_draft)), usual_(gain_) {
-  config_.probe_interval = std::max(1, config.probe_interval);
-  probe_gap_ = std::min(kFirstProbe, config_.probe_interval);
-}
+    : config_(config), cost_(cost), gain_(Gain::guess(config.max_draft)), usual_(gain_) {}
 
 // One row of survivals a sequence, from the round before its drafts.
 Survivals DraftPlanner::older_survivals(std::span<const DraftQuery> queries) const {
@@ -95,7 +93,8 @@ void DraftPlanner::Gain::approach(const Gain& other, double share) {
 // Averages a round in, if most sequences had drafts in it.
 void DraftPlanner::learn_round(std::span<const DraftQuery> queries, const Survivals& older) {
   int num_seqs = older.num_seqs, n = config_.max_draft;
-  double share = std::clamp(num_seqs / kSteadyRound, kLeastShare, 1.0);
+  const double young = 1.0 / (kGuessWeight + num_rounds_ + 1);
+  double share = std::clamp(num_seqs / kSteadyRound, std::max(kLeastShare, young), 1.0);
   auto with_drafts = std::ranges::count_if(queries, [this](const DraftQuery& q) {
     return !q.survivals.empty() && (q.is_old || q.is_draft_independent || newest_.contains(q.seq));
   });
@@ -113,7 +112,8 @@ void DraftPlanner::learn_round(std::span<const DraftQuery> queries, const Surviv
   for (int i = 0; i < num_seqs; ++i)
     for (int k = 0; k < n; ++k) round.by_position[at(k)] += older.of(i)[at(k)] / num_seqs;
   gain_.approach(round, share);
-  usual_.approach(round, std::max(kUsualShare, 1.0 / (kGuessWeight + ++num_rounds_)));
+  usual_.approach(round, std::max(kUsualShare, young));
+  ++num_rounds_;
 }
 
 std::vector<DraftPlanner::Option> DraftPlanner::rate_all(std::span<const DraftQuery> queries) const {
@@ -143,7 +143,7 @@ DraftPlanner::Option DraftPlanner::best_schedule(int num_seqs, int most_rows, st
   Option best;
   for (int rows = num_seqs; rows <= most_rows; ++rows) {
     double ms = cost[at(rows - num_seqs)];
-    Option o{rows, num_seqs + gain_.best[at(rows - num_seqs)], ms > 0.0 ? ms + overhead_ms_ : 0.0};
+    Option o{rows, num_seqs + gain_.best[at(rows - num_seqs)], ms};
     if (o.rate() > best.rate()) best = o;
   }
   return best;
@@ -160,26 +160,36 @@ int DraftPlanner::choose(std::span<const Option> options) {
     double needed = best == choice_ ? options[at(choice_)].rate() * (1.0 + margin) : options[at(best)].rate();
     if (i != choice_ && options[at(i)].rate() > needed) best = i;
   }
-  if (best != 0) steps_off_ = 0, probe_gap_ = std::min(kFirstProbe, config_.probe_interval);
   return choice_ = best;
 }
 
-// The width to try instead of the chosen option; -1: none.
-int DraftPlanner::explore(std::span<const Option> options, int chosen) {
+// The option to try instead of the chosen one; -1: none. What it is expected to lose must fit into the share of the
+// time that trying may take.
+int DraftPlanner::explore(std::span<const Option> options, int chosen, bool has_drafts) {
   const Option& current = options[at(chosen)];
   elapsed_ms_ += current.ms;
   if (config_.mode == DraftMode::kFixed || !(current.rate() > 0.0)) return -1;
+  auto loss_of = [&](const Option& o) { return std::max(0.0, o.ms - o.tokens / current.rate()); };
+  auto fits = [&](const Option& o) { return explored_ms_ + loss_of(o) <= config_.explore_share * elapsed_ms_; };
   int best = -1;
-  double best_rate = current.rate(), best_loss = 0.0;
+  double best_rate = current.rate();
   for (int w = 0; w <= config_.max_draft; ++w) {
     const Option& o = options[at(w)];
     if (w == chosen || !(o.ms > 0.0) || cost_.knows(o.rows)) continue;
-    double optimistic = o.tokens / (o.ms * (1.0 - kOptimism)), loss = std::max(0.0, o.ms - o.tokens / current.rate());
-    if (optimistic <= best_rate || explored_ms_ + loss > config_.explore_share * elapsed_ms_) continue;
-    best = w, best_rate = optimistic, best_loss = loss;
+    double optimistic = o.tokens / (o.ms * (1.0 - kOptimism));
+    if (optimistic > best_rate && fits(o)) best = w, best_rate = optimistic;
   }
-  explored_ms_ += best_loss;
+  if (best < 0 && steps_partial_ >= kStaleAfter) {
+    const int stale = chosen == 0 ? best_with_drafts(options) : config_.max_draft;
+    if (options[at(stale)].ms > 0.0 && fits(options[at(stale)])) best = stale;
+  }
+  if (best == 0 || (best > 0 && has_drafts)) explored_ms_ += loss_of(options[at(best)]);
   return best;
+}
+
+int DraftPlanner::best_with_drafts(std::span<const Option> options) {
+  auto slower = [](const Option& a, const Option& b) { return a.rate() < b.rate(); };
+  return static_cast<int>(std::max_element(options.begin() + 1, options.end(), slower) - options.begin());
 }
 
 // The split ranks by the newest survivals; positions beyond a sequence's drafts rank last and are cut.
@@ -201,14 +211,6 @@ void DraftPlanner::split(std::span<const DraftQuery> queries, const Survivals& o
   for (std::size_t i = 0; i < queries.size(); ++i) drafts[i] = std::min(rows[i] - 1, queries[i].limit);
 }
 
-// Whether a step without drafts should draft for the next, so that the averages follow the domain.
-bool DraftPlanner::is_probing() {
-  if (++steps_off_ < probe_gap_) return false;
-  steps_off_ = 0;
-  probe_gap_ = std::min(2 * probe_gap_, config_.probe_interval);
-  return true;
-}
-
 DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<int> drafts) {
   DI_CHECK(queries.size() == drafts.size(), "{} sequences, {} counts", queries.size(), drafts.size());
   DraftDecision d;
@@ -219,8 +221,8 @@ DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<
   Survivals older = older_survivals(queries);
   learn_round(queries, older);
   std::vector<Option> options = rate_all(queries);
-  int chosen = choose(options), tried = explore(options, chosen);
   bool has_drafts = std::ranges::any_of(queries, [](const DraftQuery& q) { return q.limit > 0; });
+  int chosen = choose(options), tried = explore(options, chosen, has_drafts);
   d.is_exploring = tried == 0 || (tried > 0 && has_drafts);
   if (d.is_exploring) chosen = tried;
   d.tokens_per_ms = options[at(chosen)].rate();
@@ -234,9 +236,11 @@ DraftDecision DraftPlanner::plan(std::span<const DraftQuery> queries, std::span<
   }
   d.total_rows = num_seqs;
   for (int count : drafts) d.total_rows += count;
+  const bool verifies_all = has_drafts && d.total_rows == options[at(n)].rows;
+  steps_partial_ = verifies_all || d.is_exploring ? 0 : steps_partial_ + 1;
   remember(queries);
-  // A width can be tried only with drafts at hand.
-  d.wants_drafts = d.kind != DraftDecision::Kind::kOff || tried >= 0 || is_probing();
+  // A width can be tried only with drafts at hand; a try goes back to the choice.
+  d.wants_drafts = choice_ != 0 || (tried > 0 && !d.is_exploring);
   return d;
 }
 

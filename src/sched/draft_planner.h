@@ -3,20 +3,21 @@
 //
 //   rate(off)        R / T(R)                                   the draft pass itself is saved
 //   rate(width w)    (R + sum of the first w survivals) / (T(R (1 + w)) + draft time)
-//   rate(scheduled)  max over B of tau(B) / (T(B) + draft time + overhead of the variable path)
+//   rate(scheduled)  max over B of tau(B) / (T(B) + draft time)       any number of rows takes the same path
 //
 // What drafts bring is averaged over rounds, fewer rounds the larger the batch: a single round of few sequences says
 // little about the next. The average is of the whole curve tau(B), each round's drafts taken in their own order, so for
 // one sequence `scheduled` promises no more than the best width. It starts from a guess, so that one bad round decides
-// nothing. While drafts are off the averages drift to those of a long time, since a bad stretch does not last, and one
-// step drafts again after 8, 16, 32 ... up to `probe_interval` steps.
+// nothing. While drafts are off the averages drift to those of a long time, since a bad stretch does not last.
 //
-// The current choice is left when another promises more by a margin: 1 % towards `scheduled`, whose path is the more
-// complex one, none away from it, little between widths. At the start every draft is verified.
+// The current choice is left when another promises more by a margin: half a percent towards `scheduled`, whose promise
+// is the best of many, none away from it, little between widths. At the start every draft is verified.
 //
-// Steps of a size that was never measured are tried when their cost, optimistically, could make them the better choice,
-// and when what they are expected to lose stays within a share of the time that has passed: trying costs at most
-// `explore_share`, in short runs too, and nothing once the sizes around the choice are known.
+// Two things are tried although another choice promises more. Steps of a size that was never measured, when their cost,
+// optimistically, could make them the better choice. And all drafts, after a while in which not all were verified (from
+// `off` the best option that has drafts): what is not verified gets no label, so a low opinion of it would never be
+// corrected. What a try is expected to lose must fit into a share of the time that has passed: trying costs at most
+// `explore_share`, in short runs too.
 //
 // Losslessness: the total and the choice use the survivals that were known a round before the drafts at hand; only the
 // split ranks by the newest ones (verification_budget.h). Sequences with common noise or arg-max may be judged by the
@@ -43,10 +44,9 @@ struct DraftConfig {
   int max_draft = 5;
   DraftMode mode = DraftMode::kAuto;
   double bytes_per_token = 0.0;     // of keys that a row reads, for the cost of context
-  double hysteresis = 0.01;         // towards `scheduled`
+  double hysteresis = 0.005;        // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
-  int probe_interval = 64;
-  double explore_share = 0.01;  // of the time; 0: never
+  double explore_share = 0.005;     // of the time; 0: never
 };
 
 struct DraftQuery {
@@ -61,9 +61,9 @@ struct DraftQuery {
 struct DraftDecision {
   enum class Kind : uint8_t { kOff, kFixed, kScheduled };
   Kind kind = Kind::kFixed;
-  int width = 0;  // kFixed: drafts a sequence
-  bool is_exploring = false;
-  bool wants_drafts = true;  // whether this step should draft for the next
+  int width = 0;              // kFixed: drafts a sequence
+  bool is_exploring = false;  // a try
+  bool wants_drafts = true;   // whether this step should draft for the next
   int total_rows = 0;
   double tokens_per_ms = 0.0;  // predicted for the choice
 };
@@ -76,10 +76,9 @@ class DraftPlanner {
   // drafts[i]: how many drafts sequence i verifies, 0 .. limit.
   DraftDecision plan(std::span<const DraftQuery> queries, std::span<int> drafts);
 
-  // What was measured of a step: time of verification and of the draft pass, and the extra time of the variable path.
+  // What was measured of a step: time of verification and of the draft pass.
   void observe_sampler(int num_seqs, double ms) { sampler_.observe(num_seqs, ms); }
   void observe_draft_pass(int num_seqs, double ms) { draft_pass_.observe(num_seqs, ms); }
-  void observe_overhead(double ms) { overhead_ms_ += 0.05 * (ms - overhead_ms_); }
   void forget(int32_t seq) { newest_.erase(seq); }
 
  private:
@@ -103,21 +102,20 @@ class DraftPlanner {
   std::vector<Option> rate_all(std::span<const DraftQuery> queries) const;
   Option best_schedule(int num_seqs, int most_rows, std::span<const double> cost) const;
   int choose(std::span<const Option> options);
-  int explore(std::span<const Option> options, int chosen);
-  bool is_probing();
+  int explore(std::span<const Option> options, int chosen, bool has_drafts);
+  static int best_with_drafts(std::span<const Option> options);
   void split(std::span<const DraftQuery> queries, const Survivals& older, int total_rows, std::span<int> drafts) const;
   void remember(std::span<const DraftQuery> queries);
 
   DraftConfig config_;
   const CostModel& cost_;
-  SamplerTime sampler_, draft_pass_;
-  double overhead_ms_ = 0.0;
+  SamplerTime sampler_, draft_pass_{1};           // what a draft pass costs must not be forgotten in the first choices
   std::map<int32_t, std::vector<float>> newest_;  // survivals of each sequence's last round
   Gain gain_, usual_;                             // lately, and over a long time
   int num_rounds_ = 0, missed_rounds_ = 0;        // in the averages; steps since without drafts
   int choice_ = -1;                               // off, width 1..n, scheduled; -1: none yet
   double elapsed_ms_ = 0.0, explored_ms_ = 0.0;   // predicted: of all steps; lost by trying
-  int steps_off_ = 0, probe_gap_ = 0;
+  int steps_partial_ = 0;                         // since all drafts were verified, or a try
 };
 
 }  // namespace deepinfer::sched

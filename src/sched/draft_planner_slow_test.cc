@@ -106,10 +106,8 @@ double throughput(const Machine& machine, int num_seqs, double mean, const Polic
     for (int count : drafts) rows += count;
     double noise = 1 + 0.01 * (uniform(rng) - 0.5), forward = machine(rows) * noise;
     double drafting = d.wants_drafts ? 0.3 + 0.03 * machine(num_seqs * kDrafts) : 0;  // 3 of 43 layers, no long context
-    double overhead = d.kind == DraftDecision::Kind::kScheduled ? 0.04 : 0;
     cost.observe({rows, 0}, forward);
     if (d.wants_drafts) planner.observe_draft_pass(num_seqs, drafting);
-    if (overhead > 0) planner.observe_overhead(overhead);
     int emitted = 0;
     for (std::size_t i = 0; i < n; ++i) {
       int accepted = 0;
@@ -128,7 +126,7 @@ double throughput(const Machine& machine, int num_seqs, double mean, const Polic
         survivals[i].push_back(static_cast<float>(survival *= 1 / (1 + std::exp(-(centre + normal(rng))))));
     }
     if (step < length.skipped) continue;
-    ms += forward + drafting + overhead;
+    ms += forward + drafting;
     tokens += emitted;
   }
   return tokens / ms;
