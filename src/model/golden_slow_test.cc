@@ -38,7 +38,6 @@ struct ReplayCase {
   const char* numerics;
   const char* name;
   int64_t keep, hit, replay;
-  size_t num_rows = 20;  // of the last 20 that are compared, the first ones
 };
 class GoldenReplay : public testing::TestWithParam<ReplayCase> {};
 
@@ -68,13 +67,10 @@ TEST_P(GoldenReplay, LogitsCompressedRowsAndDraft) {
     }
     const std::string key = fmt::format("{}.{}.", c.numerics, c.name);
     const std::vector<float> want = gold.floats(key + "logits");
-    EXPECT_LE(largest_difference(std::span(logits).last(20 * 512).first(c.num_rows * 512),
-                                 std::span(want).first(c.num_rows * 512)),
-              kTolerance)
-        << chunk;
+    EXPECT_LE(largest_difference(std::span(logits).last(20 * 512), want), kTolerance) << chunk;
     const Proposal p = model.propose({{.slot = s.slot, .last_pos = length - 1, .anchor = model.greedy(logits)}})[0];
     EXPECT_EQ(p.tokens, gold.ids(key + "draft"));
-    EXPECT_LE(largest_difference(p.confidence, gold.floats(key + "confidence")), c.num_rows == 20 ? 1e-3 : 1e-2);
+    EXPECT_LE(largest_difference(p.confidence, gold.floats(key + "confidence")), 1e-3);
     for (int layer : model.config().kv_source_layer_ids) {
       const kernels::GlobalCache cache = model.rank().global.cache(layer);
       std::vector<float> entries(16 * 64), keys(16 * 32);
@@ -94,9 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenReplay,
                                          ReplayCase{"fp32", "bounded", 20, 256, 8},
                                          ReplayCase{"fp32", "deep", 20, 256, 42}, ReplayCase{"qat", "off", 400, 0, 0},
                                          ReplayCase{"qat", "keep", 20, 0, 0}, ReplayCase{"qat", "deep", 20, 256, 42},
-                                         // A cached value of the tenth row lies on a rounding border: it falls to the
-                                         // other side in the oracle, and the rows after it see it.
-                                         ReplayCase{"qat", "bounded", 20, 256, 8, 9}),
+                                         ReplayCase{"qat", "bounded", 20, 256, 8}),
                          [](const auto& c) { return fmt::format("{}_{}", c.param.numerics, c.param.name); });
 
 }  // namespace

@@ -14,6 +14,7 @@ bounded replay; R >= producers * (window - 1) gives the rows of a cold run (deep
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -127,7 +128,8 @@ def chunk_error(model: Model) -> float:
 
 
 def golden(directory, out) -> None:
-    """Writes what an engine must reproduce, in fp32 and qat: ids [400], and for each case of `cases` below the logits
+    """Writes what an engine must reproduce, in fp32 and qat (exact: a long sum whose last digit depends on the machine
+    moves whole rows where it falls beside a rounding border): ids [400], and for each case of `cases` below the logits
     of the last 20 rows, the compressed rows and index keys of the first 16 groups from 256 on, and the draft made
     after the last row for its greedy token."""
     cfg, w = checkpoint.load(directory)
@@ -141,7 +143,8 @@ def golden(directory, out) -> None:
     }
     tensors = {"ids": torch.tensor(ids), "hit": torch.tensor(hit), "keep": torch.tensor(keep)}
     for name in ("fp32", "qat"):
-        model, draft = Model(cfg, w, PRESETS[name], token_map), Draft(cfg, w, PRESETS[name])
+        numerics = dataclasses.replace(PRESETS[name], exact=True)
+        model, draft = Model(cfg, w, numerics, token_map), Draft(cfg, w, numerics)
         cold = prefill(model, ids)[2]
         for case, options in cases.items():
             logits, _, cache, dcache = prefill(model, ids, cached=cold, draft=draft, **options)
