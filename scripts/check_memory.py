@@ -60,7 +60,7 @@ def anonymous(pid: int) -> int:
 def planned(plan: str) -> float:
     """Bytes of caches, states, scratch and buffers as the engine prints them at start."""
     total = 0.0
-    for name in (r"cache", r"states", r"scratch", r"[^\n]*buffers"):
+    for name in (r"cache", r"states", r"windows", r"scratch", r"[^\n]*buffers"):
         value, unit = re.search(rf"^{name}\s+([\d.]+) (KiB|MiB|GiB)", plan, re.M).groups()
         total += float(value) * {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
     return total
@@ -95,11 +95,12 @@ def watch(command: list[str], files: set[str]):
 def main() -> int:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", type=Path, required=True)
+    ap.add_argument("--prompt-tokens", type=int, default=3)
     ap.add_argument("--max-tokens", type=int, default=1)
     a = ap.parse_args()
     files = {str(f.resolve()): tensors_of(f) for f in a.model.glob("*.safetensors")}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as ids:
-        ids.write("[5, 6, 7]")
+        ids.write(str([5 + i % 97 for i in range(a.prompt_tokens)]))
         ids.flush()
         command = [os.environ.get("DEEPINFER", str(ROOT / "deepinfer")), "generate", "--model", str(a.model)]
         command += ["--ids", ids.name, "--max-tokens", str(a.max_tokens), "--ignore-eos"]
