@@ -128,6 +128,7 @@ NB_MODULE(_core, m) {
       .def_ro("completion_tokens", &Usage::completion_tokens)
       .def_ro("cached_tokens", &Usage::cached_tokens)
       .def_ro("replayed_tokens", &Usage::replayed_tokens)
+      .def_ro("from_stored_windows", &Usage::from_stored_windows)
       .def_ro("drafted_tokens", &Usage::drafted_tokens)
       .def_ro("accepted_tokens", &Usage::accepted_tokens)
       .def_ro("steps", &Usage::steps);

@@ -40,6 +40,7 @@ struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;                        // prompt tokens whose keys came from the prefix cache
   int64_t replayed_tokens = 0;                      // of these, tokens run again to rebuild window states
+  bool from_stored_windows = false;                 // the states came from the cache too: nothing ran again
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // drafts verified, drafts accepted
   int64_t steps = 0;                                // decode steps
 };

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <cstring>
+
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include "cache/global_pool.h"
-#include "cache/state_pool.h"
+#include "cache/window_pool.h"
 #include "device/cpu/cpu_stream.h"
 
 namespace deepinfer::cache {
@@ -123,6 +126,34 @@ TEST_P(Pools, StateComesBackElsewhereAtEveryPosition) {
   states_.copy_slot(stream_, 2, 0);
   const PackedHeader header{.end_pos = 17};
   EXPECT_EQ(states_.export_state(stream_, 2, header), states_.export_state(stream_, 0, header));
+}
+
+TEST_P(Pools, StoredWindowsComeBackAtEveryEnd) {
+  const StatePlan& plan = states_.plan();
+  for (WindowHalves halves : {WindowHalves::kProducers, WindowHalves::kBoth}) {
+    WindowPool stored = WindowPool::create(*device_, plan, halves, 2).value();
+    EXPECT_EQ(stored.bytes(), 2 * WindowPool::place_bytes(plan, halves));
+    for (int64_t end = 1; end < 3 * plan.ring(); ++end) {
+      stored.store(stream_, 1, states_, 1, end);
+      states_.hand_out(stream_, 2);
+      stored.load(stream_, states_, 2, 1, end);
+      for (int layer = 0; layer < plan.num_windows(); ++layer) {
+        const kernels::WindowCache window = states_.window(layer);
+        if (halves == WindowHalves::kProducers && layer >= plan.boundary) break;
+        for (int64_t at = std::max<int64_t>(0, end - plan.window); at < end; ++at)
+          ASSERT_EQ(std::memcmp(window.record(1, at), window.record(2, at),
+                                static_cast<size_t>(kernels::window_record_bytes(GetParam(), plan.head_dim))),
+                    0)
+              << "layer " << layer << " position " << at;
+      }
+    }
+  }
+}
+
+TEST(WindowPool, APlaceOfTheReleasedModelIsWhatThePlanSays) {
+  const StatePlan plan = StatePlan::make(released(), RecordFormat::kPacked);
+  EXPECT_EQ(WindowPool::place_bytes(plan, WindowHalves::kProducers), 1'351'680);
+  EXPECT_EQ(WindowPool::place_bytes(plan, WindowHalves::kBoth), 43 * 128 * 528);
 }
 
 TEST_P(Pools, RefuseWhatIsNotTheirs) {

@@ -25,7 +25,8 @@ std::vector<ImagePiece> image_pieces(std::span<const ImageRun> images, int64_t b
   return pieces;
 }
 
-PrefixIndex::PrefixIndex(BlockAllocator& blocks, BlockNamer namer) : blocks_(blocks), namer_(std::move(namer)) {}
+PrefixIndex::PrefixIndex(BlockAllocator& blocks, BlockNamer namer, int32_t num_window_places)
+    : blocks_(blocks), namer_(std::move(namer)), places_(num_window_places) {}
 
 // ---- finding
 // ---------------------------------------------------------------------------------------------------------
@@ -111,7 +112,12 @@ PrefixMatch PrefixIndex::match(std::string_view salt, std::span<const int32_t> t
     match.blocks[static_cast<std::size_t>(node(at).depth)] = node(at).block;
     hold(node(at).block);
     refresh(at, ++clock_);
+    if (match.windows == WindowPlaces::kNone && node(at).windows != WindowPlaces::kNone) {
+      match.windows = node(at).windows;
+      match.windows_end = position_at(at);
+    }
   }
+  if (match.windows != WindowPlaces::kNone) places_.touch(match.windows);
   stats_.hits += match.end.num_blocks;
   stats_.misses += std::max<int64_t>(0, wanted - match.end.num_blocks);
   return match;
@@ -249,6 +255,10 @@ void PrefixIndex::release(int32_t block) {
 void PrefixIndex::remove(int32_t index) {
   Node& n = node(index);
   DI_CHECK(is_evictable(n), "node {} has {} children and is busy {} times", index, n.num_children, n.num_busy);
+  if (n.windows != WindowPlaces::kNone) {
+    places_.drop(n.windows);
+    ++stats_.windows_evicted;
+  }
   leaves_.erase({n.last_use, index});
   by_name_.erase(n.name);
   blocks_.clear_node(n.block);
@@ -269,6 +279,33 @@ std::optional<int32_t> PrefixIndex::take() {
     remove(leaves_.begin()->second);
   }
   return blocks_.take_free();
+}
+
+// ---- windows
+// ---------------------------------------------------------------------------------------------------------
+
+std::optional<int32_t> PrefixIndex::take_windows() {
+  std::optional<WindowPlaces::Taken> taken = places_.take();
+  if (!taken) return std::nullopt;
+  if (taken->evicted_node != WindowPlaces::kNone) {
+    node(taken->evicted_node).windows = WindowPlaces::kNone;
+    ++stats_.windows_evicted;
+  }
+  return taken->place;
+}
+
+void PrefixIndex::store_windows(const ChainPosition& end, int32_t place) {
+  const bool is_wanted = end.num_blocks > 0 && is_cached(end) && node(end.node).windows == WindowPlaces::kNone &&
+                         node(end.node).provenance == Provenance::kExact;
+  if (!is_wanted) return places_.give_back(place);
+  node(end.node).windows = place;
+  places_.store(place, end.node);
+  ++stats_.windows_stored;
+}
+
+void PrefixIndex::retire_windows(const ChainPosition& end) {
+  if (end.num_blocks > 0 && is_cached(end) && node(end.node).windows != WindowPlaces::kNone)
+    places_.retire(node(end.node).windows);
 }
 
 // ---- leases
@@ -326,17 +363,23 @@ void PrefixIndex::check() const {
   }
   int64_t unheld = 0;
   std::size_t evictable = 0;
+  int32_t stored = 0;
   for (const auto& [name, index] : by_name_) {
     const Node& n = node(index);
     int own = (blocks_.refs(n.block) > 0) + (n.num_pins > 0);
     DI_CHECK(n.num_children == children[static_cast<std::size_t>(index)], "children of node {}", index);
     DI_CHECK(n.num_busy == own + busy[static_cast<std::size_t>(index)], "node {} is busy {} times", index, n.num_busy);
     unheld += n.num_busy == 0;
+    if (n.windows != WindowPlaces::kNone) {
+      ++stored;
+      DI_CHECK(places_.node(n.windows) == index && n.provenance == Provenance::kExact, "windows of node {}", index);
+    }
     evictable += is_evictable(n);
     DI_CHECK(is_evictable(n) == leaves_.contains({n.last_use, index}), "node {} among the leaves", index);
   }
   DI_CHECK(unheld == num_unheld_ && evictable == leaves_.size(), "{} unheld of {}, {} leaves of {}", unheld,
            num_unheld_, evictable, leaves_.size());
+  DI_CHECK(stored == places_.num_stored(), "{} nodes with windows, {} stored", stored, places_.num_stored());
   int64_t named = 0, held = 0;
   for (int32_t b = 1; b <= blocks_.num_blocks(); ++b) {
     named += blocks_.node(b) >= 0;

@@ -11,6 +11,8 @@
 //     is a miss and is counted.
 //   - A block with holders, with pins, or with children is never evicted.
 //   - Provenance: a node is exact if the rows were made from exact windows and its parent is exact; else replayed.
+//   - A node may have windows: a stored copy of the window state behind its block, at an exact node only
+//   (window_places.h). They go when their place is wanted or their node is evicted, never later than the block.
 //   - When two sequences compute the same block, the first to publish wins; the second learns of that block and frees
 //   its
 //     own copy, which stays unnamed. An exact copy replaces a replayed one.
@@ -31,6 +33,7 @@
 
 #include "cache/block_allocator.h"
 #include "cache/block_name.h"
+#include "cache/window_places.h"
 
 namespace deepinfer::cache {
 
@@ -47,6 +50,9 @@ struct ChainPosition {
 struct PrefixMatch {
   std::vector<int32_t> blocks;  // held once more for the caller
   ChainPosition end;
+  // The last boundary of the chain with stored windows.
+  int32_t windows = WindowPlaces::kNone;
+  ChainPosition windows_end;
 };
 
 struct ImageRun {
@@ -65,16 +71,17 @@ struct IndexStats {
   int64_t hits = 0, misses = 0;  // blocks asked for
   int64_t collisions = 0;        // names that matched while the content did not
   int64_t published = 0, duplicates = 0, evicted = 0;
+  int64_t windows_stored = 0, windows_evicted = 0;
 };
 
 class PrefixIndex {
  public:
-  PrefixIndex(BlockAllocator& blocks, BlockNamer namer);
+  PrefixIndex(BlockAllocator& blocks, BlockNamer namer, int32_t num_window_places = 0);
 
   ChainPosition open(std::string_view salt) const { return {.name = namer_.root(salt)}; }
 
   // The longest cached chain for the first whole blocks of `tokens`, at most `max_blocks` and without a replayed block
-  // if `exact_only`. Its blocks are held once more for the caller and count as used now.
+  // if `exact_only`. Its blocks are held once more for the caller and count as used now, and so do the last windows.
   PrefixMatch match(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks, bool exact_only,
                     std::span<const ImageRun> images = {});
   // How many blocks match() would find; holds nothing and touches nothing.
@@ -97,6 +104,16 @@ class PrefixIndex {
   // Free blocks and those that take() could free one after the other.
   int64_t num_available() const { return blocks_.num_free() + num_unheld_; }
 
+  // A place for windows that the caller lets copy: a free one, else that of the windows that go next. nullopt if there
+  // is none or all are being filled. It ends with store_windows or give_back_windows.
+  std::optional<int32_t> take_windows();
+  void give_back_windows(int32_t place) { places_.give_back(place); }
+  // The place holds the window state behind `end`. It becomes free again if the node is gone, replayed, or has windows.
+  void store_windows(const ChainPosition& end, int32_t place);
+  // These windows go next, if they are still there.
+  void retire_windows(const ChainPosition& end);
+  const WindowPlaces& window_places() const { return places_; }
+
   // Keeps a chain up to and including `name` until unpin() or the deadline; false-y (nullopt) if it is not cached.
   std::optional<LeaseId> pin(const Digest& name, std::string owner, std::string purpose, int64_t deadline_us);
   void unpin(LeaseId lease);
@@ -118,6 +135,7 @@ class PrefixIndex {
     uint64_t serial = 0;   // 0: the place is unused
     Provenance provenance = Provenance::kExact;
     int64_t depth = 0;  // blocks before it
+    int32_t windows = WindowPlaces::kNone;
     uint64_t last_use = 0;
     std::array<int32_t, kBlockPositions> ids{};
     std::vector<ImagePiece> images;
@@ -147,6 +165,7 @@ class PrefixIndex {
 
   BlockAllocator& blocks_;
   BlockNamer namer_;
+  WindowPlaces places_;
   std::vector<Node> nodes_;
   std::vector<int32_t> unused_;  // places in nodes_
   std::unordered_map<Digest, int32_t, NameHash> by_name_;

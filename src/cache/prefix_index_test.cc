@@ -200,6 +200,63 @@ TEST(PrefixIndex, PinsKeepAChainUntilTheLeaseEnds) {
   cache.index.check();
 }
 
+// A prompt's blocks, with windows behind some of them.
+struct WindowCache {
+  BlockAllocator blocks{20};
+  PrefixIndex index{blocks, BlockNamer("cluster", {}, 128), 2};
+
+  std::vector<ChainPosition> store(const std::vector<int32_t>& tokens, Provenance provenance = Provenance::kExact) {
+    std::vector<ChainPosition> ends = {index.open("s")};
+    for (int64_t i = 0; i < static_cast<int64_t>(tokens.size()) / kBlockPositions; ++i) {
+      ends.push_back(ends.back());
+      int32_t block = index.take().value();
+      index.publish(ends.back(), block_of(tokens, i), block, provenance);
+      index.release(block);
+    }
+    return ends;
+  }
+  int64_t windows_end(const std::vector<int32_t>& tokens) {
+    PrefixMatch m = index.match("s", tokens, kAll, false);
+    for (int32_t b : m.blocks) index.release(b);
+    index.check();
+    return m.windows < 0 ? 0 : m.windows_end.num_blocks;
+  }
+};
+
+TEST(PrefixIndex, AHitKnowsItsLastStoredWindowsAndTheOldestMakeRoom) {
+  WindowCache cache;
+  auto a = range(0, 4 * 128), b = range(9000, 9000 + 2 * 128);
+  auto ends = cache.store(a), others = cache.store(b);
+  cache.index.store_windows(ends[1], cache.index.take_windows().value());
+  cache.index.store_windows(ends[3], cache.index.take_windows().value());
+  EXPECT_EQ(cache.windows_end(a), 3);
+  EXPECT_EQ(cache.windows_end(range(0, 2 * 128)), 1) << "the first is used later now";
+  cache.index.store_windows(others[2], cache.index.take_windows().value());
+  EXPECT_EQ(cache.windows_end(a), 1);
+  EXPECT_EQ(cache.windows_end(b), 2);
+  cache.index.retire_windows(others[2]);
+  cache.index.store_windows(ends[4], cache.index.take_windows().value());
+  EXPECT_EQ(cache.windows_end(b), 0) << "retired windows go first";
+  EXPECT_EQ(cache.windows_end(a), 4);
+}
+
+TEST(PrefixIndex, WindowsAreStoredOnceAtExactNodesOfTheTreeAndGoWithThem) {
+  WindowCache cache;
+  auto a = range(0, 2 * 128), b = range(9000, 9000 + 2 * 128);
+  auto ends = cache.store(a), replayed = cache.store(b, Provenance::kReplayed);
+  for (const ChainPosition& end : {replayed[1], ends[0], ends[1], ends[1]})
+    cache.index.store_windows(end, cache.index.take_windows().value());
+  EXPECT_EQ(cache.index.window_places().num_stored(), 1);
+  std::vector<int32_t> all;
+  while (auto block = cache.index.take()) all.push_back(*block);
+  EXPECT_EQ(cache.index.num_nodes(), 0);
+  EXPECT_EQ(cache.index.window_places().num_free(), 2);
+  cache.index.store_windows(ends[1], cache.index.take_windows().value());  // the node is gone
+  EXPECT_EQ(cache.index.window_places().num_free(), 2);
+  EXPECT_TRUE(cache.index.take_windows() && cache.index.take_windows());
+  EXPECT_FALSE(cache.index.take_windows()) << "both are being filled";
+}
+
 TEST(PrefixIndex, ChainWhoseStartWasEvictedIsNotContinued) {
   Cache cache(3);
   auto tokens = range(0, 2 * 128), other = range(9000, 9000 + 3 * 128);

@@ -99,6 +99,7 @@ json::value to_json(const RequestOutput& output, const Prompt& prompt) {
                             {"completion_tokens", u.completion_tokens},
                             {"cached_tokens", u.cached_tokens},
                             {"replayed_tokens", u.replayed_tokens},
+                            {"from_stored_windows", u.from_stored_windows},
                             {"drafted_tokens", u.drafted_tokens},
                             {"accepted_tokens", u.accepted_tokens},
                             {"steps", u.steps}};

@@ -102,6 +102,7 @@ class EngineImpl final : public Engine {
   MemoryPlan plan_;
 
   std::unique_ptr<model::Ranks> ranks_;  // one rank
+  cache::WindowPool windows_;
   std::unique_ptr<Executor> executor_;
 
   // Owned by the scheduling thread.

@@ -39,6 +39,7 @@ void EngineImpl::commit_run(const RunResult& run) {
   sched::SequenceStats reuse = scheduler_->stats(run.seq);
   choice.usage.cached_tokens = reuse.cached_tokens;
   choice.usage.replayed_tokens = reuse.replayed_tokens;
+  choice.usage.from_stored_windows = reuse.from_stored_windows;
   choice.preemptions = reuse.preemptions;
   // Stop strings are found while publishing, so the scheduler is told first and hears of that end as a cancellation.
   if (!scheduler_->commit({.seq = run.seq,
@@ -47,6 +48,7 @@ void EngineImpl::commit_run(const RunResult& run) {
                            .tokens = ids,
                            .planned_rows = run.planned_rows,
                            .survivals = drafts_ ? drafts_->survivals(run, p.temperature) : std::vector<float>(),
+                           .stored_windows = run.stored_windows,
                            .finished = cut.reason != sampling::StopReason::kNone})) {
     return;
   }

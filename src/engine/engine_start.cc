@@ -104,9 +104,11 @@ Result<void> EngineImpl::build(const Backend& backend) {
                                       .compressed_ids = compressed_ids_}};
   DI_TRY(ranks_, model::Ranks::create(checkpoint_, std::move(ranks)));
   model::Rank& rank = (*ranks_)[0];
+  DI_TRY(windows_, cache::WindowPool::create(*rank.device, rank.states.plan(), plan_.window_halves, plan_.num_windows));
   DI_TRY(executor_, Executor::create({.model = rank.model.get(),
                                       .global = &rank.global,
                                       .states = &rank.states,
+                                      .windows = &windows_,
                                       .device = rank.device.get(),
                                       .stream = rank.stream.get(),
                                       .compressed_ids = &compressed_ids_,
@@ -129,11 +131,13 @@ Result<void> EngineImpl::build(const Backend& backend) {
                             .max_step_us = options_.max_step_ms * 1000,
                             .bounded_replay = window,
                             .producer_replay = sched::deep_replay(window, boundary),
-                            .full_replay = sched::deep_replay(window, config().num_hidden_layers)};
+                            .full_replay = sched::deep_replay(window, config().num_hidden_layers),
+                            .stores_all_layers = plan_.window_halves == cache::WindowHalves::kBoth};
   // Names are keyed anew in every process, so that nobody can compute one beforehand.
   std::string key = random_bytes(32);
   DI_TRY(cache::Digest name_space, cache_namespace(checkpoint_, options_, *backend.make_ops()));
-  ledger_ = std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space);
+  ledger_ =
+      std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space, plan_.num_windows);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);
   if (plan_.num_drafts > 0) {
     DI_TRY(drafts_, DraftControl::create(config(), settings_, plan_, rank.device->is_host()));

@@ -1,6 +1,7 @@
 // The equality matrix: equal tokens and equal bits of log-probabilities whatever is done around a request.
 //
-//   rows a step x threads x neighbours x prefix (cold, first, hit) x drafts x steps ahead x sequences that run together
+//   rows a step x threads x neighbours x prefix (cold, first, deep hit, stored hit) x drafts x steps ahead x sequences
+//   that run together
 //
 // Pairwise: every pair of values of two factors occurs in one of the runs. All of them: scripts/equality_matrix.sh.
 
@@ -28,9 +29,9 @@ struct Factor {
 
 const std::vector<Factor>& factors() {
   static const std::vector<Factor> all = {
-      {&Combination::rows, {64, 128, 512}}, {&Combination::threads, {1, 2}},
-      {&Combination::neighbours, {0, 12}},  {&Combination::prefix, {0, 1, 2}},  // cache off, published, hit
-      {&Combination::drafts, {0, 1, 2, 3}},                                     // none, fixed, scheduled, chosen live
+      {&Combination::rows, {64, 128, 512}}, {&Combination::threads, {1, 2}},   {&Combination::neighbours, {0, 12}},
+      {&Combination::prefix, {0, 1, 2, 3}},  // off, published, deep and stored hit
+      {&Combination::drafts, {0, 1, 2, 3}},  // none, fixed, scheduled, chosen live
       {&Combination::async_steps, {0, 1}},  {&Combination::sequences, {2, 8}},
   };
   return all;
@@ -107,6 +108,7 @@ std::vector<Request> requests(CacheMode mode) {
 std::vector<Answer> run(const Combination& c) {
   Settings settings;
   settings.async_steps = c.async_steps == 1;
+  settings.stored_windows = c.prefix == 3 ? 32 : 0;
   settings.varlen = c.drafts == 1 ? 0 : c.drafts == 2 ? 1 : -1;
   EngineOptions options{.model = DI_SOURCE_DIR "/tests/golden/random-small/checkpoint",
                         .num_threads = c.threads,
@@ -117,7 +119,7 @@ std::vector<Answer> run(const Combination& c) {
   EXPECT_TRUE(engine) << engine.error().message;
   if (!engine) return {};
   CacheMode mode = c.prefix == 0 ? CacheMode::kOff : CacheMode::kExact;
-  if (c.prefix == 2) (*engine)->generate(requests(mode), {});  // fills the cache
+  if (c.prefix >= 2) (*engine)->generate(requests(mode), {});  // fills the cache
   std::vector<Request> list = requests(mode);
   size_t wanted = list.size();
   std::mt19937 rng(static_cast<uint32_t>(c.rows + c.drafts));
@@ -128,7 +130,7 @@ std::vector<Answer> run(const Combination& c) {
     list.push_back(std::move(r));
   }
   std::vector<Answer> answers;
-  int64_t cached = 0;
+  int64_t cached = 0, replayed = 0;
   auto outputs = (*engine)->generate(std::move(list), {});
   outputs.resize(wanted);
   for (const RequestOutput& o : outputs) {
@@ -136,10 +138,12 @@ std::vector<Answer> run(const Combination& c) {
       EXPECT_EQ(choice.error, "");
       answers.push_back({choice.token_ids, choice.logprobs});
       cached += choice.usage.cached_tokens;
+      replayed += choice.usage.replayed_tokens;
     }
   }
-  if (c.prefix == 2) {
+  if (c.prefix >= 2) {
     EXPECT_GT(cached, 0);
+    EXPECT_EQ(replayed > 0, c.prefix == 2);
   }
   return answers;
 }

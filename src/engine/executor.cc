@@ -98,6 +98,7 @@ StepResult Executor::execute(StepJob job) {
   forward();
   double t1 = now_us();
   sample(result.runs);
+  store_windows(result.runs);
   double t2 = now_us();
   if (job.plan.proposes) propose(result.runs);
   result.forward_us = t1 - t0;
@@ -129,6 +130,8 @@ void Executor::start(const sched::PlannedStart& start, StartData data) {
   } else {
     parts_.states->hand_out(*parts_.stream, start.slot);
   }
+  if (start.windows_from >= 0)
+    parts_.windows->load(*parts_.stream, *parts_.states, start.slot, start.windows_from, start.start_pos);
   if (start.copy_block_from >= 0) parts_.global->copy_block(*parts_.stream, start.copy_block_to, start.copy_block_from);
   s.output.assign(s.tokens.begin() + s.spec->prompt_length, s.tokens.end());
   s.draft_laws.resize(static_cast<size_t>(parts_.num_drafts));
@@ -294,6 +297,18 @@ void Executor::force_outcome(const Sequence& s, int rows, std::vector<int32_t>& 
     const bool is_accepted = simulated_->is_accepted(block_of(s), k);
     golden[static_cast<size_t>(k)] = is_accepted ? draft : (draft + 1) % config_.vocab_size;
     if (!is_accepted) return;
+  }
+}
+
+// Before the draft pass writes behind the committed positions: until then the rings hold the window before each
+// position that the step passed.
+void Executor::store_windows(std::vector<RunResult>& results) {
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    const Bound& b = bound_[i];
+    const int64_t end = b.run->sample ? static_cast<int64_t>(b.sequence->tokens.size()) - 1 : results[i].end_pos;
+    if (results[i].error || b.run->windows_at <= b.first_pos || b.run->windows_at > end) continue;
+    parts_.windows->store(*parts_.stream, b.run->windows_to, *parts_.states, b.sequence->slot, b.run->windows_at);
+    results[i].stored_windows = true;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cache/window_pool.h"
 #include "engine/sequence_spec.h"
 #include "engine/simulated_drafts.h"
 #include "model/model.h"
@@ -47,6 +48,7 @@ struct RunResult {
   std::vector<float> confidences;
   std::vector<float> labels;        // acceptance probabilities of the verified drafts, for calibration
   std::vector<float> label_logits;  // the head's logits of these
+  bool stored_windows = false;      // the run passed the boundary that the plan names, and copied
   std::optional<Error> error;       // this sequence cannot go on
 };
 
@@ -66,6 +68,7 @@ class Executor {
     model::Model* model = nullptr;
     cache::GlobalPool* global = nullptr;
     cache::StatePool* states = nullptr;
+    cache::WindowPool* windows = nullptr;  // stored ones
     Device* device = nullptr;
     Stream* stream = nullptr;
     const std::vector<int32_t>* compressed_ids = nullptr;  // token id -> compressed id; empty without Engram
@@ -124,6 +127,7 @@ class Executor {
   };
   void sample_run(const Bound& b, Worker& worker, RunResult& result);
   void force_outcome(const Sequence& s, int rows, std::vector<int32_t>& golden) const;
+  void store_windows(std::vector<RunResult>& results);
   void report_prompt(const Bound& b, Worker& worker, RunResult& result);
   bool is_host() const { return parts_.device->is_host(); }
   void pick_drafts(int k, const TensorView& logits, int32_t* tokens);

@@ -67,7 +67,11 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   plan.num_slots = static_cast<int>(plan.max_sequences * settings.state_slots_ratio);
 
   kernels::RecordFormat format = model::record_format(ops.numerics());
-  plan.slot_bytes = cache::StatePlan::make(config, format, static_cast<int>(plan.replay.backtracking)).slot_bytes();
+  const auto state = cache::StatePlan::make(config, format, static_cast<int>(plan.replay.backtracking));
+  plan.slot_bytes = state.slot_bytes();
+  plan.num_windows = settings.stored_windows >= 0 ? settings.stored_windows : 2 * plan.max_sequences;
+  if (plan.replay.truncation == sched::Truncation::kOff) plan.window_halves = cache::WindowHalves::kBoth;
+  plan.window_bytes = cache::WindowPool::place_bytes(state, plan.window_halves);
   plan.block_bytes = cache::GlobalLayout::make(config, format).block_bytes();
   model::Limits limits{.max_rows = plan.max_rows,
                        .max_sequences = plan.max_sequences,
@@ -83,18 +87,18 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   }
   int64_t length = options.max_model_len > 0 ? options.max_model_len : full;
   int64_t per_sequence = ceil_div(length + slack, int64_t{128});
-  int64_t fixed = plan.slot_bytes * (plan.num_slots + 1) + plan.scratch_bytes + plan.buffer_bytes;
   auto budget = static_cast<int64_t>(static_cast<double>(free_memory) * options.memory_fraction);
-  int64_t affordable =
-      plan.block_bytes > 0 ? (budget - fixed) / plan.block_bytes - 1 : per_sequence * kDefaultFullSequences;
+  int64_t affordable = plan.block_bytes > 0 ? (budget - plan.fixed_bytes()) / plan.block_bytes - 1
+                                            : per_sequence * kDefaultFullSequences;
   int64_t least_blocks =
       options.max_model_len > 0 ? per_sequence : std::min(per_sequence, ceil_div(int64_t{1024} + slack, int64_t{128}));
   if (affordable < least_blocks) {
     return fail(Code::kExhausted,
-                "not enough memory: {} for {} state slots, {} of scratch, {} of buffers and {} for {} cache blocks; {} "
-                "of {} free may be "
+                "not enough memory: {} for {} state slots, {} for {} stored windows, {} of scratch, {} of buffers and "
+                "{} for {} cache blocks; {} of {} free may be "
                 "used. Lower max_num_seqs, max_num_batched_tokens or max_model_len",
-                mebibytes(plan.slot_bytes * (plan.num_slots + 1)), plan.num_slots, mebibytes(plan.scratch_bytes),
+                mebibytes(plan.slot_bytes * (plan.num_slots + 1)), plan.num_slots,
+                mebibytes(plan.window_bytes * plan.num_windows), plan.num_windows, mebibytes(plan.scratch_bytes),
                 mebibytes(plan.buffer_bytes), mebibytes(plan.block_bytes * least_blocks), least_blocks,
                 mebibytes(budget), mebibytes(free_memory));
   }
@@ -109,6 +113,9 @@ std::string MemoryPlan::description() const {
   text += fmt::format("cache      {} in {} blocks of 128 positions, {:.1f} B a token\n",
                       mebibytes(block_bytes * num_blocks), num_blocks, static_cast<double>(block_bytes) / 128);
   text += fmt::format("states     {} in {} slots\n", mebibytes(slot_bytes * (num_slots + 1)), num_slots);
+  text += fmt::format("windows    {} in {} places for stored prefix boundaries, {}\n",
+                      mebibytes(window_bytes * num_windows), num_windows,
+                      window_halves == cache::WindowHalves::kBoth ? "all layers" : "producer layers");
   text += fmt::format("scratch    {}, buffers {}\n", mebibytes(scratch_bytes), mebibytes(buffer_bytes));
   text += fmt::format("limits     {} sequences, {} rows a step, context {}\n", max_sequences, max_rows, max_model_len);
   const bool is_masked = replay.truncation == sched::Truncation::kMask;

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include <gtest/gtest.h>
 
 #include "engine/engine_impl.h"
+#include "engine/testing.h"
 #include "model/testing.h"
 
 namespace deepinfer::engine {
@@ -20,6 +22,7 @@ struct ReplayCase {
   sched::Truncation truncation;
   CacheMode cache;
   int64_t cached_tokens, replayed_tokens;
+  int stored_windows = 0;  // places
 };
 
 std::vector<double> log_softmax(std::span<const float> logits) {
@@ -43,7 +46,9 @@ TEST_P(EngineReplay, FirstTokensDistributionIsTheOracles) {
                         .max_num_batched_tokens = 96,
                         .truncation = static_cast<int>(c.truncation),
                         .keep_tokens = gold.integers("keep")[0]};
-  auto engine = EngineImpl::create(options, Settings{});
+  Settings settings;
+  settings.stored_windows = c.stored_windows;
+  auto engine = EngineImpl::create(options, settings);
   ASSERT_TRUE(engine) << engine.error().message;
   Request r{.prompt = gold.ids("ids")};
   r.sampling.temperature = 0;
@@ -59,6 +64,7 @@ TEST_P(EngineReplay, FirstTokensDistributionIsTheOracles) {
   ASSERT_EQ(out.error, "");
   EXPECT_EQ(out.usage.cached_tokens, c.cached_tokens);
   EXPECT_EQ(out.usage.replayed_tokens, c.replayed_tokens);
+  EXPECT_EQ(out.usage.from_stored_windows, c.stored_windows > 0);
 
   const std::vector<float> logits = gold.floats(fmt::format("{}.{}.logits", numerics, c.name));
   const std::vector<double> want = log_softmax(std::span(logits).last(kVocab));
@@ -70,7 +76,7 @@ TEST_P(EngineReplay, FirstTokensDistributionIsTheOracles) {
 }
 
 using sched::Truncation;
-const ReplayCase kExactCases[] = {
+const ReplayCase kCases[] = {
     {"off", Truncation::kOff, CacheMode::kOff, 0, 0},
     {"off", Truncation::kOff, CacheMode::kExact, 256, 128},
     {"keep", Truncation::kCompact, CacheMode::kOff, 0, 0},
@@ -78,21 +84,54 @@ const ReplayCase kExactCases[] = {
     // The oracle replays 42 rows, the least that is exact; the engine whole blocks.
     {"deep", Truncation::kCompact, CacheMode::kExact, 256, 128},
     {"deep", Truncation::kMask, CacheMode::kExact, 256, 128},
-};
-// In fp32 only: in qat the last row depends on which side of a rounding border a value falls (golden_slow_test.cc).
-const ReplayCase kBoundedCases[] = {
     {"bounded", Truncation::kCompact, CacheMode::kBounded, 256, 8},
     {"bounded", Truncation::kMask, CacheMode::kBounded, 256, 8},
+    {"off", Truncation::kOff, CacheMode::kExact, 256, 0, 4},
+    {"keep", Truncation::kCompact, CacheMode::kExact, 256, 0, 4},
+    {"keep", Truncation::kMask, CacheMode::kExact, 256, 0, 4},
 };
 constexpr auto kName = [](const auto& test) {
   const ReplayCase& c = std::get<1>(test.param);
-  return fmt::format("{}_{}_{}_{}", std::get<0>(test.param), c.name, static_cast<int>(c.truncation),
-                     static_cast<int>(c.cache));
+  return fmt::format("{}_{}_{}_{}{}", std::get<0>(test.param), c.name, static_cast<int>(c.truncation),
+                     static_cast<int>(c.cache), c.stored_windows > 0 ? "_stored" : "");
 };
-INSTANTIATE_TEST_SUITE_P(Exact, EngineReplay,
-                         testing::Combine(testing::Values("fp32", "qat"), testing::ValuesIn(kExactCases)), kName);
-INSTANTIATE_TEST_SUITE_P(Bounded, EngineReplay,
-                         testing::Combine(testing::Values("fp32"), testing::ValuesIn(kBoundedCases)), kName);
+INSTANTIATE_TEST_SUITE_P(Cases, EngineReplay,
+                         testing::Combine(testing::Values("fp32", "qat"), testing::ValuesIn(kCases)), kName);
+
+// The reference form computes every row and hides those before the kept ones: the same bits, however a prompt is cut
+// and wherever a hit ends.
+TEST(EngineTruncation, MaskAndCompactGiveTheSameBits) {
+  std::mt19937 rng(3);
+  const Tokens text = random_prompt(rng, kVocab, 600);
+  for (const char* numerics : {"fp32", "fast"}) {
+    std::vector<std::vector<std::optional<float>>> logprobs[2];
+    for (bool is_masked : {false, true}) {
+      for (int rows : {129, 600}) {
+        Settings settings;
+        settings.truncation = is_masked ? Truncation::kMask : Truncation::kCompact;
+        auto engine = EngineImpl::create({.model = kRandom,
+                                          .numerics = numerics,
+                                          .num_threads = 2,
+                                          .max_num_seqs = 2,
+                                          .max_num_batched_tokens = rows,
+                                          .keep_tokens = 30},
+                                         settings);
+        ASSERT_TRUE(engine) << engine.error().message;
+        for (int length : {20, 400, 600}) {  // cold, cold, and behind a hit of one window
+          Request r = request({text.begin(), text.begin() + length}, 12);
+          r.sampling.cache_mode = CacheMode::kBounded;
+          r.sampling.logprobs = true;
+          r.sampling.ignore_eos = true;
+          const CompletionOutput out = (*engine)->generate({r}, {})[0].outputs[0];
+          EXPECT_EQ(out.error, "");
+          EXPECT_EQ(out.usage.replayed_tokens, length == 600 ? 8 : 0);
+          logprobs[is_masked].push_back(out.logprobs);
+        }
+      }
+    }
+    EXPECT_EQ(logprobs[0], logprobs[1]) << numerics;
+  }
+}
 
 }  // namespace
 }  // namespace deepinfer::engine

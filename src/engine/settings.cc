@@ -168,6 +168,7 @@ Result<Settings> read_settings(std::span<const std::pair<std::string, std::strin
   reader.boolean("BATCH_INVARIANT", s.batch_invariant);
   reader.boolean("ZERO_OVERHEAD_SCHEDULING", s.async_steps);
   reader.number("NUM_STATE_SLOTS_RATIO", s.state_slots_ratio, 1.0, 100.0);
+  reader.number("STORED_WINDOWS", s.stored_windows, 0, 1 << 24);
   read_blacklist(reader, s);
   reader.number("LOGGING_INTERVAL_STEP", s.logging_interval_steps, -1, 1 << 30);
   reader.number("XGRAMMAR_TIMEOUT", s.grammar_timeout_s, 0.001, 1e6);

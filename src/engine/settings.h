@@ -48,6 +48,7 @@ struct Settings {
   bool batch_invariant = false;                                // BATCH_INVARIANT
   bool async_steps = true;                                     // ZERO_OVERHEAD_SCHEDULING
   double state_slots_ratio = 1.2;                              // NUM_STATE_SLOTS_RATIO
+  int stored_windows = -1;                                     // STORED_WINDOWS; -1: 2 x max_num_seqs
   std::vector<std::pair<int32_t, int32_t>> blacklist;          // DECODE_TOKEN_BLACKLIST, closed ranges, strictly rising
   int logging_interval_steps = 100;                            // LOGGING_INTERVAL_STEP
   double grammar_timeout_s = 20;                               // XGRAMMAR_TIMEOUT

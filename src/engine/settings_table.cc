@@ -47,6 +47,8 @@ constexpr SettingRow kEnvironment[] = {
     {"DECODE_PERF_CACHE_DIR", "", kAccepted, "the cost model is fitted live"},
     {"DECODE_PERF_CACHE_TTL_SEC", "3600", kAccepted, "the cost model is fitted live"},
     {"NUM_STATE_SLOTS_RATIO", "1.2", kImplemented, "state slots = floor(max_num_seqs x ratio) + 1"},
+    {"STORED_WINDOWS", "", kImplemented,
+     "window states kept at prefix boundaries for exact hits, 0: none; default 2 x max_num_seqs (ours)"},
     {"PREFILL_STORE_EXTRA_STATE", "0", kAccepted, "serves an external store of DeepInfer"},
     {"PREFILL_STORE_EXTRA_SIZE", "128", kAccepted, "serves an external store of DeepInfer"},
     {"XGRAMMAR_DEBUG", "0", kAccepted, "a grammar's error is returned with the request"},

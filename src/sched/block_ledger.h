@@ -1,5 +1,5 @@
 // What the scheduler asks of the block pool and the prefix index: who holds which block, and which blocks already hold
-// the keys of a prompt. Ids only; the bytes live in cache/.
+// the keys of a prompt, and where window states are stored. Ids only; the bytes live in cache/.
 #pragma once
 
 #include <array>
@@ -21,9 +21,13 @@ struct ChainCursor {
   bool open = false;  // false: nothing is published (reuse is off)
 };
 
+inline constexpr int32_t kNoWindows = -1;
+
 struct PrefixHit {
-  std::vector<int32_t> blocks;  // held for the caller
-  ChainCursor cursor;           // after the last of them
+  std::vector<int32_t> blocks;   // held for the caller
+  ChainCursor cursor;            // after the last of them
+  int32_t windows = kNoWindows;  // the last stored window state of the chain: its place,
+  ChainCursor windows_cursor;    // and the boundary that it belongs to
 };
 
 class BlockLedger {
@@ -46,6 +50,15 @@ class BlockLedger {
   // if the name is taken by other content. Returns the block that carries the name: `block`, or an equal one that was
   // there first.
   virtual int32_t publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) = 0;
+
+  // A place for a window state that a step will copy, from the free ones or from the stored ones that go next; nullopt
+  // if there is none. It ends with one of the next two calls.
+  virtual std::optional<int32_t> take_windows() = 0;
+  virtual void give_back_windows(int32_t place) = 0;
+  // The place holds the state behind `cursor`; hits that end there may start from it.
+  virtual void store_windows(const ChainCursor& cursor, int32_t place) = 0;
+  // The state stored there, if it still is, goes before all others.
+  virtual void retire_windows(const ChainCursor& cursor) = 0;
 };
 
 }  // namespace deepinfer::sched

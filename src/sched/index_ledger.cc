@@ -4,6 +4,9 @@
 #include <utility>
 
 namespace deepinfer::sched {
+
+static_assert(kNoWindows == cache::WindowPlaces::kNone);
+
 namespace {
 
 // What ChainCursor::name holds.
@@ -33,13 +36,17 @@ cache::ChainPosition to_position(const ChainCursor& cursor) {
 
 }  // namespace
 
-IndexLedger::IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space)
-    : blocks_(num_blocks), index_(blocks_, cache::BlockNamer(cluster_key, name_space)) {}
+IndexLedger::IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space,
+                         int32_t num_window_places)
+    : blocks_(num_blocks), index_(blocks_, cache::BlockNamer(cluster_key, name_space), num_window_places) {}
 
 PrefixHit IndexLedger::match(std::span<const int32_t> tokens, const std::string& share_key, int64_t max_blocks,
                              bool exact_only) {
   cache::PrefixMatch match = index_.match(share_key, tokens, max_blocks, exact_only);
-  return {std::move(match.blocks), to_cursor(match.end)};
+  return {.blocks = std::move(match.blocks),
+          .cursor = to_cursor(match.end),
+          .windows = match.windows,
+          .windows_cursor = to_cursor(match.windows_end)};
 }
 
 ChainCursor IndexLedger::open_chain(const std::string& share_key) {
@@ -57,6 +64,14 @@ int32_t IndexLedger::publish(ChainCursor& cursor, std::span<const int32_t> block
   cursor = to_cursor(position);
   cursor.open = index_.is_cached(position);
   return carrier;
+}
+
+void IndexLedger::store_windows(const ChainCursor& cursor, int32_t place) {
+  index_.store_windows(to_position(cursor), place);
+}
+
+void IndexLedger::retire_windows(const ChainCursor& cursor) {
+  index_.retire_windows(to_position(cursor));
 }
 
 }  // namespace deepinfer::sched

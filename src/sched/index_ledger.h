@@ -14,7 +14,8 @@ namespace deepinfer::sched {
 
 class IndexLedger final : public BlockLedger {
  public:
-  IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space);
+  IndexLedger(int32_t num_blocks, std::string_view cluster_key, const cache::Digest& name_space,
+              int32_t num_window_places = 0);
 
   int64_t num_blocks() const override { return blocks_.num_blocks(); }
   int64_t num_available() const override { return index_.num_available(); }
@@ -27,6 +28,11 @@ class IndexLedger final : public BlockLedger {
   bool is_cached(const ChainCursor& cursor) const override;
   // `cursor.exact` false marks the block as replayed.
   int32_t publish(ChainCursor& cursor, std::span<const int32_t> block_tokens, int32_t block) override;
+
+  std::optional<int32_t> take_windows() override { return index_.take_windows(); }
+  void give_back_windows(int32_t place) override { index_.give_back_windows(place); }
+  void store_windows(const ChainCursor& cursor, int32_t place) override;
+  void retire_windows(const ChainCursor& cursor) override;
 
   cache::PrefixIndex& index() { return index_; }
 

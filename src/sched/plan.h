@@ -21,6 +21,7 @@ struct PlannedStart {
   int32_t slot = 0;
   int64_t known_tokens = 0;     // prompt and committed output
   int64_t start_pos = 0;        // first position that is computed; below it everything comes from the hit
+  int32_t windows_from = -1;    // place of the stored windows before start_pos, copied first; -1: none
   std::vector<int32_t> blocks;  // hit blocks
   int32_t fork_slot = -1;       // a fork copies this slot first
   int32_t copy_block_from = -1, copy_block_to = -1;  // and the partly filled block
@@ -43,6 +44,10 @@ struct PlannedRun {
   int64_t write_floor = 0;   // global rows below are shared: never written
   int64_t window_floor = 0;  // producer layers see no window key below (replay after a hit)
   int64_t kept_from = 0;     // consumer layers compute rows from here on; earlier rows are invisible to their windows
+  // The window state behind this many positions is copied to the place as soon as they are committed, if it is this run
+  // that passes them. A prefill chunk then ends there. 0: nothing is stored.
+  int64_t windows_at = 0;
+  int32_t windows_to = -1;
   std::vector<MovedBlock> moved_blocks;  // changed in the sequence's block table before the run
   std::vector<int32_t> new_blocks;       // then appended to it
 };

@@ -36,6 +36,12 @@ struct Scheduler::Sequence {
   bool has_drafts = false;  // the last step planned for it drafts
   bool prefilled = false;   // the prompt's last chunk was committed: forks may start
   bool has_forks = false;   // decodes from that commit on only, so that forks find the state behind the prompt
+  struct Storing {
+    int64_t boundary;
+    int32_t place;
+  };
+  std::vector<Storing> storing;             // windows that a run in flight may copy
+  std::vector<ChainCursor> output_windows;  // stored while decoding, and not retired
   SequenceStats stats;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
@@ -50,6 +56,11 @@ constexpr int kMinChunkRows = 1;
 int64_t replay_length(const NewSequence& spec, const SchedulerConfig& config) {
   if (spec.keep_tokens <= 0) return config.full_replay;
   return spec.reuse == ReuseMode::kExact ? config.producer_replay : config.bounded_replay;
+}
+
+// The last boundary at which a hit of `length` tokens may end, if all of them are cached.
+int64_t last_hit_end(int64_t length, std::optional<int64_t> kept_from) {
+  return plan_hit({.length = length, .matched_blocks = length / kBlockTokens, .kept_from = kept_from}).hit_tokens;
 }
 
 }  // namespace
@@ -169,6 +180,9 @@ void Scheduler::plan_decodes(StepPlan& plan) {
     run.rows = 1 + std::clamp(drafts[i], 0, std::min(queries[i].limit, left - 1));
     int64_t end = s.length() + s.inflight_tokens + run.rows - 1;
     if (!reserve(s, end, run.new_blocks, plan)) continue;
+    // The boundary that it passes if enough drafts are accepted, unless the steps in flight have passed it already.
+    const int64_t boundary = end / kBlockTokens * kBlockTokens;
+    if (boundary >= s.length() + std::min<int64_t>(s.inflight_tokens, 1)) plan_windows(s, boundary, run);
     run.moved_blocks = std::exchange(s.moved_blocks, {});
     run.sample = true;
     s.has_drafts = plan.proposes;
@@ -252,7 +266,13 @@ std::vector<Scheduler::Sequence*> Scheduler::waiting_in_order() {
 }
 
 void Scheduler::add_chunk(Sequence& s, int rows, StepPlan& plan) {
-  PlannedRun run{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .first_pos = s.planned, .rows = rows};
+  PlannedRun run{.seq = s.id, .epoch = s.epoch, .slot = s.slot, .first_pos = s.planned};
+  for (int64_t boundary : {s.write_floor, prompt_boundary(s)}) {
+    if (boundary <= s.planned || boundary > s.planned + rows) continue;
+    plan_windows(s, boundary, run);
+    if (run.windows_at > 0) rows = static_cast<int>(boundary - s.planned);
+  }
+  run.rows = rows;
   if (!reserve(s, s.planned + rows, run.new_blocks, plan)) return;
   s.planned += rows;
   run.moved_blocks = std::exchange(s.moved_blocks, {});
@@ -309,6 +329,8 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   s.chain = hit.cursor;
   s.planned = s.computed = s.window_floor = replay.replay.begin;
   s.write_floor = replay.hit_tokens;
+  s.stats.from_stored_windows = hit.windows != kNoWindows;
+  if (s.stats.from_stored_windows) s.window_floor = std::max<int64_t>(0, replay.hit_tokens - config_.bounded_replay);
   s.stats.cached_tokens = std::max(s.stats.cached_tokens, replay.hit_tokens);
   s.stats.replayed_tokens += replay.replay.size();
   plan.starts.push_back({.seq = s.id,
@@ -316,11 +338,13 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
                          .slot = s.slot,
                          .known_tokens = s.length(),
                          .start_pos = s.planned,
+                         .windows_from = hit.windows,
                          .blocks = s.blocks});
   return Admission::kStarted;
 }
 
-// The cached blocks that the sequence starts with, held, and which rows run again before the first new one.
+// The cached blocks that the sequence starts with, held, and which rows run again before the first new one. Stored
+// windows are taken if they let it start where a replay would, or later.
 std::pair<PrefixHit, HitPlan> Scheduler::find_hit(Sequence& s) {
   const bool truncates = s.spec.keep_tokens > 0;
   HitRequest request{.length = s.length(), .kept_from = std::nullopt, .replay_rows = replay_length(s.spec, config_)};
@@ -330,12 +354,23 @@ std::pair<PrefixHit, HitPlan> Scheduler::find_hit(Sequence& s) {
   PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, plan_hit(request).hit_tokens / kBlockTokens,
                                 s.spec.reuse == ReuseMode::kExact);
   request.matched_blocks = static_cast<int64_t>(hit.blocks.size());
-  if (plan_hit(request).replay.begin == 0) {  // replaying everything saves nothing: it runs cold
-    for (int32_t b : hit.blocks) blocks_.give_back(b);
-    request.matched_blocks = 0;
-    hit = {.blocks = {}, .cursor = blocks_.open_chain(s.spec.share_key)};
-  } else if (truncates && s.spec.reuse == ReuseMode::kBounded) {
-    hit.cursor.exact = false;
+  const int64_t replay_begin = plan_hit(request).replay.begin;
+  const int64_t windows_end = hit.windows_cursor.num_blocks * kBlockTokens;
+  if (hit.windows != kNoWindows && regains_exactly(s) && windows_end >= replay_begin) {
+    for (; static_cast<int64_t>(hit.blocks.size()) > hit.windows_cursor.num_blocks; hit.blocks.pop_back())
+      blocks_.give_back(hit.blocks.back());
+    request.matched_blocks = hit.windows_cursor.num_blocks;
+    request.replay_rows = 0;
+    hit.cursor = hit.windows_cursor;
+  } else {
+    hit.windows = kNoWindows;
+    if (replay_begin == 0) {  // replaying everything saves nothing: it runs cold
+      for (int32_t b : hit.blocks) blocks_.give_back(b);
+      request.matched_blocks = 0;
+      hit = {.cursor = blocks_.open_chain(s.spec.share_key)};
+    } else if (truncates && s.spec.reuse == ReuseMode::kBounded) {
+      hit.cursor.exact = false;
+    }
   }
   hit.cursor.open = true;
   return {std::move(hit), plan_hit(request)};
@@ -380,6 +415,57 @@ Scheduler::Admission Scheduler::start_fork(Sequence& s, Sequence& leader, StepPl
   start.blocks = s.blocks;
   plan.starts.push_back(std::move(start));
   return Admission::kStarted;
+}
+
+// ---- stored windows ---------------------------------------------------------------------------------------------
+
+// Sequences whose windows after a hit have the bits of a cold run. What is stored serves without truncation only if it
+// covers all layers.
+bool Scheduler::regains_exactly(const Sequence& s) const {
+  if (s.spec.reuse == ReuseMode::kOff) return false;
+  return s.spec.keep_tokens > 0 ? s.spec.reuse == ReuseMode::kExact : config_.stores_all_layers;
+}
+
+int64_t Scheduler::prompt_boundary(const Sequence& s) const {
+  return last_hit_end(s.length(), s.spec.keep_tokens > 0 ? std::optional(s.kept_from) : std::nullopt);
+}
+
+// Gives the run a place for the windows behind `boundary`; runs in flight that may pass it share one.
+void Scheduler::plan_windows(Sequence& s, int64_t boundary, PlannedRun& run) {
+  if (!s.chain.open || !s.chain.exact || !regains_exactly(s)) return;
+  auto at = std::ranges::find(s.storing, boundary, &Sequence::Storing::boundary);
+  if (at == s.storing.end()) {
+    const std::optional<int32_t> place = blocks_.take_windows();
+    if (!place) return;
+    at = s.storing.insert(at, {boundary, *place});
+  }
+  run.windows_at = boundary;
+  run.windows_to = at->place;
+}
+
+// After a commit: the windows that it stored belong to the chain's end; places of passed boundaries come back.
+void Scheduler::settle_windows(Sequence& s, bool is_stored) {
+  std::erase_if(s.storing, [&](const Sequence::Storing& w) {
+    if (w.boundary > s.computed) return false;
+    if (!is_stored || !s.chain.open || s.chain.num_blocks * kBlockTokens != w.boundary) {
+      blocks_.give_back_windows(w.place);
+      return true;
+    }
+    blocks_.store_windows(s.chain, w.place);
+    if (w.boundary <= s.prompt_length) return true;
+    // Every continuation can start at `usable` or behind it.
+    const int64_t length = w.boundary + 1;
+    const bool truncates = s.spec.keep_tokens > 0;
+    const int64_t usable = last_hit_end(
+        length, truncates ? std::optional(std::max<int64_t>(0, length - s.spec.keep_tokens)) : std::nullopt);
+    std::erase_if(s.output_windows, [&](const ChainCursor& earlier) {
+      if (earlier.num_blocks * kBlockTokens >= usable) return false;
+      blocks_.retire_windows(earlier);
+      return true;
+    });
+    s.output_windows.push_back(s.chain);
+    return true;
+  });
 }
 
 // ---- blocks, preemption, the end --------------------------------------------------------------------------------
@@ -434,6 +520,9 @@ void Scheduler::release(Sequence& s) {
   for (int32_t b : s.blocks) blocks_.give_back(b);
   s.blocks.clear();
   s.moved_blocks.clear();
+  for (const Sequence::Storing& w : s.storing) blocks_.give_back_windows(w.place);
+  s.storing.clear();
+  s.output_windows.clear();
   s.chain = {};
   if (s.slot >= 0) free_slots_.push_back(s.slot);
   s.slot = -1;
@@ -470,6 +559,7 @@ bool Scheduler::commit(const RunCommit& r) {
     s.computed = r.computed;
   }
   publish_computed(s);
+  settle_windows(s, r.stored_windows);
   if (r.finished) forget(s);
   return true;
 }
@@ -554,8 +644,9 @@ std::string describe(const StepPlan& plan) {
   std::string out = fmt::format("step {}: {} rows\n", plan.step, plan.num_rows);
   for (const auto& e : plan.ends) out += fmt::format("  end {} epoch {}\n", static_cast<int>(e.seq), e.epoch);
   for (const auto& s : plan.starts) {
-    out += fmt::format("  start {} epoch {} slot {} from {} of {} ({} hit blocks)\n", static_cast<int>(s.seq), s.epoch,
-                       s.slot, s.start_pos, s.known_tokens, s.blocks.size());
+    out += fmt::format("  start {} epoch {} slot {} from {} of {} ({} hit blocks{})\n", static_cast<int>(s.seq),
+                       s.epoch, s.slot, s.start_pos, s.known_tokens, s.blocks.size(),
+                       s.windows_from >= 0 ? fmt::format(", stored windows {}", s.windows_from) : "");
   }
   for (const auto& r : plan.runs) {
     out += r.decode ? fmt::format("  decode {} epoch {}: {} rows\n", static_cast<int>(r.seq), r.epoch, r.rows)

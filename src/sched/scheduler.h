@@ -9,6 +9,10 @@
 //   arrival); blocks and slots of a sequence are only ever taken for one of a higher rank, so the highest always
 //   finishes and nothing starves. A request that could not finish with the whole pool is refused at the door.
 //
+//   Sequences that regain windows exactly also store them, at the boundaries where a hit is likely to end: where a
+//   replay ended (two prompts part there), the last one at which a hit of the same prompt can end, and the last ones of
+//   the output at which a hit of its continuation can.
+//
 //   plan() may run one step ahead of commit(): lengths of decoding sequences are then upper bounds.
 //
 // No clock, no device, no thread: time comes in as an argument. The engine's scheduler thread owns it.
@@ -44,7 +48,9 @@ struct SchedulerConfig {
   int64_t bounded_replay = 128;   // one window
   int64_t producer_replay = 128;  // exact, of the producer layers: enough with truncation
   int64_t full_replay = 128;      // exact, of all layers
-  double ageing_us = 1e6;         // waiting that is worth one point of priority
+  // Stored windows cover all layers, so that sequences without truncation can start from them too.
+  bool stores_all_layers = false;
+  double ageing_us = 1e6;  // waiting that is worth one point of priority
 };
 
 enum class ReuseMode : uint8_t { kBounded, kExact, kOff };
@@ -73,6 +79,7 @@ struct RunCommit {
   std::vector<int32_t> tokens;   // tokens to append (accepted drafts and the final one); empty for inner chunks
   int32_t planned_rows = 0;      // of the decode run, as planned
   std::vector<float> survivals;  // of the new drafts, for the next budget
+  bool stored_windows = false;   // the run passed windows_at and copied
   bool finished = false;         // the sequence ends with these tokens
 };
 
@@ -80,6 +87,7 @@ enum class EndReason : uint8_t { kCancelled, kDeadline };
 
 struct SequenceStats {
   int64_t cached_tokens = 0, replayed_tokens = 0;
+  bool from_stored_windows = false;  // its last start
   int64_t preemptions = 0;
 };
 
@@ -153,6 +161,11 @@ class Scheduler {
   bool reserve(Sequence& s, int64_t end_pos, std::vector<int32_t>& appended, StepPlan& plan);
   bool preempt_below(const Sequence& s, StepPlan& plan, int max_priority = INT_MAX);
   void publish_computed(Sequence& s);
+  // Stored windows.
+  bool regains_exactly(const Sequence& s) const;
+  int64_t prompt_boundary(const Sequence& s) const;
+  void plan_windows(Sequence& s, int64_t boundary, PlannedRun& run);
+  void settle_windows(Sequence& s, bool is_stored);
   void release(Sequence& s);
   void forget(Sequence& s);
   int64_t prefill_rows_left(const StepPlan& plan, const Sequence& s) const;

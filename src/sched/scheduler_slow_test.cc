@@ -23,6 +23,8 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
   config.num_slots = 14;
   config.max_rows = 160;
   config.ageing_us = 100'000;
+  config.full_replay = 256;
+  config.stores_all_layers = true;
   Simulation sim(config, 60, 11, Sharing::kPrefixCache);
   sim.fails_one_in = 5000;
   std::mt19937 policy(3);
@@ -79,6 +81,7 @@ TEST(SchedulerSimulation, AHundredThousandRequestsEndOnceAndNoneStarves) {
   EXPECT_EQ(ended, kRequests);
   EXPECT_GT(cancelled, 1000);
   EXPECT_GT(sim.num_resumed, 1000);
+  EXPECT_GT(sim.num_from_windows, 1000);
   std::printf("longest wait for a first token: %.3f s of %.0f s simulated, %d resumed\n",
               static_cast<double>(longest_wait_us) * 1e-6, static_cast<double>(sim.now_us_) * 1e-6, sim.num_resumed);
   EXPECT_LT(longest_wait_us, kLongestWaitUs);

@@ -184,6 +184,83 @@ TEST(Scheduler, AForksOutputIsFoundAgain) {
   EXPECT_EQ(sim.clients_.at(again).cached_tokens, 512);
 }
 
+// A deep replay of 256 rows is dearer than windows that are stored up to 256 rows before the end of the hit.
+SchedulerConfig exact_config() {
+  SchedulerConfig config = small_config();
+  config.max_rows = 1000;
+  config.producer_replay = config.full_replay = 256;
+  return config;
+}
+NewSequence exact_sequence(int64_t key, int64_t prompt, int64_t output) {
+  NewSequence s = sequence(key, prompt, output);
+  s.keep_tokens = 140;
+  s.reuse = ReuseMode::kExact;
+  return s;
+}
+PlannedStart start_of(Simulation& sim, NewSequence s, int64_t key) {
+  sim.add(std::move(s), key);
+  sim.step();
+  EXPECT_EQ(sim.inflight_.back().starts.size(), 1u);
+  PlannedStart start = sim.inflight_.back().starts.at(0);
+  EXPECT_TRUE(sim.finish());
+  return start;
+}
+
+TEST(Scheduler, AnEqualPromptStartsFromTheWindowsThatTheFirstStored) {
+  Simulation sim(exact_config(), 40, 1, Sharing::kPrefixCache);
+  EXPECT_EQ(start_of(sim, exact_sequence(1, 1000, 3), 1).windows_from, -1);
+  const PlannedStart again = start_of(sim, exact_sequence(1, 1000, 3), 1);
+  EXPECT_EQ(again.start_pos, 768);  // 1000 - 140, rounded down
+  EXPECT_GE(again.windows_from, 0);
+  sim.expect_everything_returned();
+}
+
+TEST(Scheduler, TheNextTurnStartsFromTheWindowsOfTheOutput) {
+  Simulation sim(exact_config(), 40, 1, Sharing::kPrefixCache);
+  start_of(sim, exact_sequence(1, 300, 700), 1);  // 1000 tokens, the last of them not computed
+  for (int64_t length : {1001, 1050, 1200}) {
+    const PlannedStart turn = start_of(sim, exact_sequence(1, length, 1), 1);
+    EXPECT_EQ(turn.start_pos, std::min<int64_t>(896, (length - 140) / 128 * 128)) << length;
+    EXPECT_GE(turn.windows_from, 0) << length;
+  }
+  auto* index = dynamic_cast<IndexLedger*>(sim.ledger_.get());
+  EXPECT_LE(index->index().stats().windows_stored, 9);
+  sim.expect_everything_returned();
+}
+
+// The first replay that ends where two prompts part stores the windows there.
+TEST(Scheduler, ThePartingPointOfTwoPromptsIsReplayedOnce) {
+  Simulation sim(exact_config(), 60, 1, Sharing::kPrefixCache);
+  auto with_ending = [](int64_t ending) {
+    NewSequence s = exact_sequence(1, 1300, 1);
+    for (int64_t at = 700; at < 1300; ++at) s.tokens[static_cast<size_t>(at)] = token_at(ending, at);
+    return s;
+  };
+  EXPECT_EQ(start_of(sim, with_ending(5), 5).start_pos, 0);
+  EXPECT_EQ(start_of(sim, with_ending(6), 6).start_pos, 640 - 256);
+  const PlannedStart third = start_of(sim, with_ending(7), 7);
+  EXPECT_EQ(third.start_pos, 640);
+  EXPECT_GE(third.windows_from, 0);
+  sim.expect_everything_returned();
+}
+
+TEST(Scheduler, WindowsOfOneHalfServeNoSequenceWithoutTruncationAndBoundedOnesReplay) {
+  for (bool stores_all_layers : {false, true}) {
+    SchedulerConfig config = exact_config();
+    config.stores_all_layers = stores_all_layers;
+    Simulation sim(config, 40, 1, Sharing::kPrefixCache);
+    NewSequence whole = sequence(1, 1000, 3), bounded = exact_sequence(1, 1000, 3);
+    bounded.reuse = ReuseMode::kBounded;
+    start_of(sim, whole, 1);
+    const PlannedStart again = start_of(sim, whole, 1);
+    EXPECT_EQ(again.windows_from >= 0, stores_all_layers);
+    EXPECT_EQ(again.start_pos, stores_all_layers ? 896 : 896 - 256);
+    const PlannedStart replay = start_of(sim, bounded, 1);
+    EXPECT_EQ(replay.windows_from, -1);
+    EXPECT_EQ(replay.start_pos, 768 - 128);
+  }
+}
+
 // The longest sequence in exactly the blocks that it needs: no more are taken, each is told to the executor once, and
 // the prompt is found again whole.
 TEST(Scheduler, AMillionTokensTakeTheBlocksThatWerePlanned) {
@@ -212,6 +289,8 @@ TEST(Scheduler, RandomLoadLeaksNothingAndEndsEveryRequestOnce) {
     std::mt19937 rng(seed);
     SchedulerConfig config = small_config();
     config.num_drafts = static_cast<int>(rng() % 6);
+    config.stores_all_layers = seed % 4 == 0;
+    config.producer_replay = config.full_replay = 256;
     Simulation sim(config, 20 + static_cast<int>(rng() % 40), seed,
                    seed % 2 == 0 ? Sharing::kPrefixCache : Sharing::kNone);
     std::vector<SeqId> live;
@@ -229,6 +308,7 @@ TEST(Scheduler, RandomLoadLeaksNothingAndEndsEveryRequestOnce) {
     }
     ASSERT_TRUE(sim.finish()) << seed;
     sim.expect_everything_returned();
+    EXPECT_EQ(sim.num_from_windows > 0, seed % 2 == 0) << seed;
   }
 }
 

@@ -317,6 +317,7 @@ void Generations::finish(Run& run) {
     u.prompt_tokens += c.usage.prompt_tokens;
     u.cached_tokens += c.usage.cached_tokens;
     u.replayed_tokens += c.usage.replayed_tokens;
+    u.from_stored_windows |= c.usage.from_stored_windows;
   }
   auto now = Clock::now();
   double first_s = run.first_token ? seconds_between(run.begin, *run.first_token) : 0;

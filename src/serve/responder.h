@@ -43,6 +43,7 @@ struct ChoiceEnd {
 // Sums over the choices of one call; a prompt counts once.
 struct CallUsage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, replayed_tokens = 0;
+  bool from_stored_windows = false;
   int64_t reasoning_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
   double queue_ms = 0, first_token_ms = 0, total_ms = 0;
 };

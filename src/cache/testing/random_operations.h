@@ -1,7 +1,8 @@
 // Drives a prefix index and a naive map of whole prefixes with the same random operations and compares them after each:
 // for tests. Aborts (DI_CHECK) on the first difference.
 //
-//   Short alphabets make prompts share prefixes; a small pool forces eviction; short names force collisions.
+//   Short alphabets make prompts share prefixes; small pools of blocks and of window places force eviction; short names
+//   force collisions.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,7 @@ struct RandomOperations {
   int num_operations = 1000;
   int32_t num_blocks = 60;
   int name_bits = 128;
+  int32_t num_window_places = 4;
 };
 
 using Tokens = std::vector<int32_t>;
@@ -44,16 +46,31 @@ struct Model {
     bool is_exact;
   };
   std::map<std::string, Entry> cached;  // salt + letters -> block of the last letter
+  struct Windows {
+    int64_t use = 0;  // 0: retired
+    int32_t place = 0;
+  };
+  std::map<std::string, Windows> windows;  // behind the last letter
+};
+
+// Windows on their way into a place.
+struct Filling {
+  int32_t place = 0;
+  std::string key;
+  ChainPosition end;
 };
 
 class Driver {
  public:
   explicit Driver(const RandomOperations& s)
-      : settings_(s), rng_(s.seed), blocks_(s.num_blocks), index_(blocks_, BlockNamer("k", {}, s.name_bits)) {}
+      : settings_(s),
+        rng_(s.seed),
+        blocks_(s.num_blocks),
+        index_(blocks_, BlockNamer("k", {}, s.name_bits), s.num_window_places) {}
 
   void run() {
     for (int i = 0; i < settings_.num_operations; ++i) {
-      int kind = static_cast<int>(rng_() % 16);
+      int kind = static_cast<int>(rng_() % 20);
       if (kind < 5 && sequences_.size() < 12)
         start();
       else if (kind < 11)
@@ -62,12 +79,19 @@ class Driver {
         finish();
       else if (kind < 14)
         lease(i);
-      else
+      else if (kind < 16)
         look_up();
+      else if (kind < 18)
+        fill_windows();
+      else if (kind < 19)
+        store_windows();
+      else
+        retire_windows();
       sync();
       if (i % 64 == 0) compare();
     }
     while (!sequences_.empty()) finish(), sync();
+    while (!filling_.empty()) store_windows();
     index_.expire(1ll << 60);
     DI_CHECK(index_.num_available() == settings_.num_blocks, "{} blocks of {} come back", index_.num_available(),
              settings_.num_blocks);
@@ -102,6 +126,7 @@ class Driver {
       DI_CHECK(m.blocks[i] == model_.cached.at(s.key.substr(0, i + 2)).block, "block {} of {}", i, s.key);
       ++held_[m.blocks[i]];
     }
+    expect_windows(m, s.key);
     s.blocks = m.blocks;
     s.end = m.end;
     s.key.resize(s.blocks.size() + 1);
@@ -157,6 +182,57 @@ class Driver {
                now + 1 + static_cast<int>(rng_() % 200));
   }
 
+  // The hit's last windows, which count as used.
+  void expect_windows(const PrefixMatch& m, const std::string& key) {
+    std::size_t n = m.blocks.size();
+    while (n > 0 && !model_.windows.contains(key.substr(0, n + 1))) --n;
+    DI_CHECK((n > 0) == (m.windows >= 0), "windows of {}", key);
+    if (n == 0) return;
+    Model::Windows& windows = model_.windows.at(key.substr(0, n + 1));
+    DI_CHECK(m.windows == windows.place && m.windows_end.num_blocks == static_cast<int64_t>(n), "windows of {}", key);
+    windows.use = ++clock_;
+  }
+
+  // Takes a place, as a step would for its copy; what had to go was used least recently, retired ones first.
+  void fill_windows() {
+    if (sequences_.empty()) return;
+    const Sequence& s = sequences_[rng_() % sequences_.size()];
+    const std::size_t in_use = model_.windows.size() + filling_.size();
+    std::optional<int32_t> place = index_.take_windows();
+    DI_CHECK(place.has_value() == (filling_.size() < static_cast<std::size_t>(settings_.num_window_places)),
+             "{} filled", filling_.size());
+    if (!place) return;
+    if (in_use == static_cast<std::size_t>(settings_.num_window_places)) {
+      auto next = std::min_element(model_.windows.begin(), model_.windows.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.second.use, a.second.place) < std::pair(b.second.use, b.second.place);
+      });
+      DI_CHECK(next->second.place == *place, "place {} was taken, {} should go", *place, next->second.place);
+      model_.windows.erase(next);
+    }
+    for (const auto& [key, windows] : model_.windows)
+      DI_CHECK(windows.place != *place, "place {} of {} is handed out", *place, key);
+    filling_.push_back({*place, s.key, s.end});
+  }
+
+  void store_windows() {
+    if (filling_.empty()) return;
+    const Filling f = filling_.back();
+    filling_.pop_back();
+    if (rng_() % 4 == 0) return index_.give_back_windows(f.place);
+    const bool is_wanted = f.key.size() > 1 && index_.is_cached(f.end) && model_.cached.at(f.key).is_exact &&
+                           !model_.windows.contains(f.key);
+    index_.store_windows(f.end, f.place);
+    if (is_wanted) model_.windows[f.key] = {++clock_, f.place};
+  }
+
+  void retire_windows() {
+    if (sequences_.empty()) return;
+    const Sequence& s = sequences_[rng_() % sequences_.size()];
+    index_.retire_windows(s.end);
+    auto at = model_.windows.find(s.key);
+    if (at != model_.windows.end() && index_.is_cached(s.end)) at->second.use = 0;
+  }
+
   void look_up() {
     std::string key = std::string(1, static_cast<char>('0' + rng_() % 2)) + random_letters();
     bool exact_only = rng_() % 2 == 0;
@@ -179,6 +255,7 @@ class Driver {
       DI_CHECK(
           next == model_.cached.end() || !next->first.starts_with(at->first) || blocks_.node(next->second.block) < 0,
           "{} was evicted before its continuation", at->first);
+      model_.windows.erase(at->first);
       at = model_.cached.erase(at);
     }
   }
@@ -187,6 +264,8 @@ class Driver {
     index_.check();
     DI_CHECK(index_.num_nodes() == static_cast<int64_t>(model_.cached.size()), "{} nodes, {} expected",
              index_.num_nodes(), model_.cached.size());
+    DI_CHECK(index_.window_places().num_stored() == static_cast<int32_t>(model_.windows.size()),
+             "{} windows, {} stored", model_.windows.size(), index_.window_places().num_stored());
     for (auto [block, count] : held_)
       DI_CHECK(blocks_.refs(block) == count, "block {} has {} holders, {} expected", block, blocks_.refs(block), count);
   }
@@ -197,7 +276,9 @@ class Driver {
   PrefixIndex index_;
   Model model_;
   std::vector<Sequence> sequences_;
+  std::vector<Filling> filling_;
   std::map<int32_t, int32_t> held_;
+  int64_t clock_ = 0;  // counts uses of windows
   int64_t evicted_ = 0;
 };
 

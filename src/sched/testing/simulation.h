@@ -1,6 +1,7 @@
 // The scheduler against a simulated executor: tokens come from a hash of (sequence key, position), so that any run of a
 // sequence must give the same text, whatever was batched, preempted, cut or found in the prefix cache. A block holds
-// the tokens that were computed into it, so that a wrong block table is seen. For tests only.
+// the tokens that were computed into it, so that a wrong block table is seen, and a place of stored windows the tokens
+// before its boundary. For tests only.
 #pragma once
 
 #include <deque>
@@ -42,6 +43,10 @@ class CountingLedger final : public BlockLedger {
     cursor.num_blocks++;
     return block;
   }
+  std::optional<int32_t> take_windows() override { return std::nullopt; }
+  void give_back_windows(int32_t) override {}
+  void store_windows(const ChainCursor&, int32_t) override {}
+  void retire_windows(const ChainCursor&) override {}
 
  private:
   std::vector<int> holders_;
@@ -66,6 +71,9 @@ enum class Sharing : uint8_t { kNone, kPrefixCache };
 // Runs plans one step behind, as the engine does, with random acceptance.
 class Simulation {
  public:
+  static constexpr int32_t kWindowPlaces = 6;
+  using Tokens = std::vector<int32_t>;
+
   Simulation(const SchedulerConfig& config, int num_blocks, uint32_t seed, Sharing sharing = Sharing::kNone)
       : ledger_(make_ledger(num_blocks, sharing)),
         scheduler_(config, *ledger_),
@@ -124,6 +132,11 @@ class Simulation {
     for (const PlannedStart& s : plan.starts) {
       Client& c = clients_.at(s.seq);
       c.blocks = s.blocks;
+      if (s.windows_from >= 0) {
+        ++num_from_windows;
+        EXPECT_EQ(places_[static_cast<size_t>(s.windows_from)],
+                  Tokens(c.tokens.begin(), c.tokens.begin() + static_cast<std::ptrdiff_t>(s.start_pos)));
+      }
       c.cached_tokens = static_cast<int64_t>(s.blocks.size()) * kBlockTokens;
       if (s.copy_block_from >= 0)
         contents_[static_cast<size_t>(s.copy_block_to)] = contents_[static_cast<size_t>(s.copy_block_from)];
@@ -148,14 +161,31 @@ class Simulation {
         commit.finished = position + static_cast<int64_t>(commit.tokens.size()) >= c.max_total;
       }
       if (commit.tokens.empty() && r.sample) continue;  // ran past the end: the sequence is finished already
+      commit.stored_windows = store_windows(r, c, commit.tokens);
       if (!scheduler_.commit(commit)) continue;
       c.tokens.insert(c.tokens.end(), commit.tokens.begin(), commit.tokens.end());
       if (commit.finished) c.terminals++;
     }
   }
 
+  // Copies if this run passes the boundary, as the executor does.
+  bool store_windows(const PlannedRun& r, const Client& c, const std::vector<int32_t>& committed) {
+    Tokens known = c.tokens;
+    known.insert(known.end(), committed.begin(), committed.end());
+    const auto length = static_cast<int64_t>(known.size());
+    const int64_t begin = r.decode ? static_cast<int64_t>(c.tokens.size()) - 1 : r.first_pos;
+    if (r.windows_at <= begin || r.windows_at > (r.sample ? length - 1 : r.first_pos + r.rows)) return false;
+    known.resize(static_cast<size_t>(r.windows_at));
+    places_[static_cast<size_t>(r.windows_to)] = std::move(known);
+    return true;
+  }
+
   void expect_everything_returned() {
     EXPECT_EQ(ledger_->num_available(), num_blocks_);
+    if (auto* index = dynamic_cast<IndexLedger*>(ledger_.get())) {
+      const cache::WindowPlaces& places = index->index().window_places();
+      EXPECT_EQ(places.num_free() + places.num_stored(), kWindowPlaces);
+    }
     for (auto& [id, c] : clients_) EXPECT_EQ(c.terminals, 1) << static_cast<int>(id);
   }
 
@@ -167,7 +197,11 @@ class Simulation {
     for (int64_t at = begin - 1; at >= 0; at -= kBlockTokens / 2)
       ASSERT_EQ(content(c, at), c.tokens[static_cast<size_t>(at)]) << "position " << at;
     for (int64_t at = std::max(begin, r.write_floor); at < begin + r.rows; ++at)
-      content(c, at) = token_at(c.key, at);  // drafts that are rejected are written again
+      content(c, at) = token_of(c, at);  // drafts that are rejected are written again
+  }
+  // The prompt's own token, or the one that the output has there.
+  static int32_t token_of(const Client& c, int64_t position) {
+    return position < c.prompt ? c.tokens[static_cast<size_t>(position)] : token_at(c.key, position);
   }
   int32_t& content(const Client& c, int64_t position) {
     const auto block = static_cast<size_t>(c.blocks[static_cast<size_t>(position / kBlockTokens)]);
@@ -176,7 +210,7 @@ class Simulation {
 
   static std::unique_ptr<BlockLedger> make_ledger(int num_blocks, Sharing sharing) {
     if (sharing == Sharing::kNone) return std::make_unique<CountingLedger>(num_blocks);
-    return std::make_unique<IndexLedger>(num_blocks, "key", cache::Digest{});
+    return std::make_unique<IndexLedger>(num_blocks, "key", cache::Digest{}, kWindowPlaces);
   }
 
   std::unique_ptr<BlockLedger> ledger_;
@@ -186,12 +220,14 @@ class Simulation {
   std::mt19937 rng_;
   int num_blocks_;
   std::vector<std::array<int32_t, kBlockTokens>> contents_;  // tokens of each block
+  std::vector<Tokens> places_{kWindowPlaces};                // tokens before the windows of each place
   int64_t now_us_ = 0;
   int max_rows_seen = 0;
   int64_t table_entries_sent = 0;  // to the executor, hits not counted
   int64_t least_available = INT64_MAX;
-  int num_resumed = 0;   // starts after a preemption
-  int fails_one_in = 0;  // runs; 0: none
+  int num_resumed = 0;       // starts after a preemption
+  int num_from_windows = 0;  // starts from stored windows
+  int fails_one_in = 0;      // runs; 0: none
 };
 
 inline NewSequence sequence(int64_t key, int64_t prompt, int64_t output, int64_t arrival_us = 0) {

@@ -14,7 +14,7 @@ void write_usage(JsonWriter& w, const CallUsage& u) {
   w.field("prompt_cache_miss_tokens", u.prompt_tokens - u.cached_tokens);
   w.key("prompt_tokens_details").begin_object().field("cached_tokens", u.cached_tokens);
   w.key("cached_tokens_by_tier").begin_object().field("device", u.cached_tokens).end_object();
-  w.field("replayed_tokens", u.replayed_tokens).end_object();
+  w.field("replayed_tokens", u.replayed_tokens).field("from_stored_windows", u.from_stored_windows).end_object();
   w.key("completion_tokens_details").begin_object().field("reasoning_tokens", u.reasoning_tokens);
   w.field("drafted_tokens", u.drafted_tokens).field("accepted_draft_tokens", u.accepted_tokens).end_object();
   w.end_object();
