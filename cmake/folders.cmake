@@ -71,6 +71,8 @@ function(di_folder name)
   target_link_libraries(di_${name} ${kind} ${ARG_DEPENDS} di_options)
   if(DI_LARGE_UNITS AND NOT name IN_LIST DI_SMALL_UNITS)
     set_target_properties(di_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    # Functions in several versions: clang wants them before their first use.
+    set_source_files_properties(src/kernels/ref/dot.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   if(DI_CUDA AND all MATCHES "/cuda/")
     target_link_libraries(di_${name} ${kind} CUDA::cudart_static)
