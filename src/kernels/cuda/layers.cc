@@ -6,6 +6,7 @@ namespace deepinfer::kernels::cuda {
 namespace {
 
 constexpr int64_t kScoreBytes = int64_t{192} << 20;  // of index scores at a time
+constexpr int kFewShared = 8;                        // tokens whose shared expert goes with the others
 
 int64_t key_stride(int64_t places) {
   return round_up(std::max<int64_t>(places, 1), 64);
@@ -189,8 +190,10 @@ void CudaOps::route(Stream& stream, const RouteParams& p) {
 }
 
 int64_t moe_scratch_bytes(const Ops::WorkspaceShape& s) {
-  const int64_t slots = s.rows * s.experts_per_token;
-  return 2 * (3 * s.rows * s.hidden + (slots + s.rows) * (s.expert_width + s.hidden)) + slots * 4 +
+  const int64_t slots = s.rows * s.experts_per_token, rows = round_up(s.rows, kTileTokens);
+  // An expert's last tile of 128 tokens need not be full; a layer may have fewer experts, and so such tiles.
+  const int64_t places = slots + std::min(s.experts, slots / kManyRows) * kTileTokens;
+  return 2 * (3 * rows * s.hidden + (places + rows) * (s.expert_width + s.hidden) + slots * s.hidden) + slots * 4 +
          (s.experts + slots) * static_cast<int64_t>(sizeof(MoeTile)) + 16 * Arena::kAlignment;
 }
 
@@ -204,14 +207,27 @@ void check_expert(const ExpertWeights& e, Weight::Kind kind, int64_t hidden) {
            "an expert of [{}, {}] for {} channels", width, e.w1.cols, hidden);
 }
 
-// Products of tiles of 64 or 128 tokens: on Hopper sm90/wide.cu, if it has this expert's widths.
-void many_experts(cudaStream_t stream, Arena& arena, Format format, const TensorView& x, const ExpertWeights& e,
-                  ExpertArgs& a) {
-  const bool is_wide = e.w1.cols % 128 == 0 && e.w1.rows % 128 == 0 && has_wide_products();
-  auto* prepared = arena.array<Bf16>(x.rows * x.cols);
-  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order_of(format), true, is_wide, prepared);
+// Which kernel takes tiles of so many tokens: Hopper's, if they have this expert's widths.
+Layout layout_of(const ExpertWeights& e, int tile_tokens) {
+  if (tile_tokens <= kFewTokens || e.w1.cols % 128 != 0 || e.w1.rows % 128 != 0 || !has_wide_products())
+    return Layout::kRows;
+  return tile_tokens == kTileTokens ? Layout::kTiles : Layout::kWide;
+}
+// Rows of memory that the slots take in the layout.
+int64_t places_of(const ExpertArgs& a, int64_t num_slots) {
+  return a.layout == Layout::kTiles ? int64_t{a.slots.max_tiles} * kTileTokens : num_slots;
+}
+
+// Products of tiles of 64 or 128 tokens.
+void many_experts(cudaStream_t stream, Arena& arena, Format format, const TensorView& x, ExpertArgs& a) {
+  const bool is_planned = a.slots.tiles != nullptr && a.layout == Layout::kTiles;
+  auto* prepared = arena.array<Bf16>((a.layout == Layout::kTiles ? places_of(a, 0) : x.rows) * x.cols);
+  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order_of(format), true, a.layout,
+                 is_planned ? &a.slots : nullptr, prepared);
   a.x = prepared;
-  (is_wide ? launch_wide_experts : launch_experts)(stream, format, a);
+  constexpr void (*kLaunches[])(cudaStream_t, Format, const ExpertArgs&) = {launch_experts, launch_wide_experts,
+                                                                            launch_tile_experts};
+  kLaunches[static_cast<int>(a.layout)](stream, format, a);
 }
 
 }  // namespace
@@ -235,7 +251,7 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
   const bool has_shared = p.slots.empty() && p.shared != nullptr;
   MoeSlots slots{.num_rows = num_rows, .top_k = top_k};
   slots.tile_tokens = moe_tile_tokens(static_cast<double>(num_slots) / std::max(num_experts, 1));
-  const bool are_few = slots.tile_tokens <= kFewTokens, shared_is_few = has_shared && num_rows <= kFewTokens;
+  const bool are_few = slots.tile_tokens <= kFewTokens, shared_is_few = has_shared && num_rows <= kFewShared;
   Bf16* rounded = are_few || shared_is_few ? arena.array<Bf16>(num_rows * d) : nullptr;
   Bf16* shared = has_shared ? arena.array<Bf16>(num_rows * d) : nullptr;
   ExpertArgs one{}, all{};
@@ -246,12 +262,13 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
     one.slots.max_tiles = ceil_div(num_rows, one.slots.tile_tokens);
     one.one = *p.shared;
     one.x = rounded;
-    one.a = arena.array<Bf16>(num_rows * p.shared->w1.rows);
+    one.layout = shared_is_few ? Layout::kRows : layout_of(*p.shared, one.slots.tile_tokens);
+    one.a = arena.array<Bf16>(places_of(one, num_rows) * p.shared->w1.rows);
     one.y = {shared, d};
     one.hidden = static_cast<int>(d);
     one.width = static_cast<int>(p.shared->w1.rows);
     one.limit = p.limit;
-    if (!shared_is_few) many_experts(handle, arena, Format::kFp8, p.x, *p.shared, one);
+    if (!shared_is_few) many_experts(handle, arena, Format::kFp8, p.x, one);
   }
   if (num_experts > 0) {
     DI_CHECK(num_experts <= kMaxRouted && p.device_experts != nullptr, "{} experts, on the device: {}", num_experts,
@@ -279,14 +296,15 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
     all.experts = p.device_experts;
     all.x = rounded;
     all.weights = f32_rows(p.weights);
-    all.a = arena.array<Bf16>(num_slots * p.experts[0].w1.rows);
+    all.layout = layout_of(p.experts[0], slots.tile_tokens);
+    all.a = arena.array<Bf16>(places_of(all, num_slots) * p.experts[0].w1.rows);
     all.y = outputs;
     all.hidden = static_cast<int>(d);
     all.width = static_cast<int>(p.experts[0].w1.rows);
     all.limit = p.limit;
-    if (!are_few) many_experts(handle, arena, Format::kFp4, p.x, p.experts[0], all);
+    if (!are_few) many_experts(handle, arena, Format::kFp4, p.x, all);
   } else if (rounded != nullptr) {
-    launch_prepare(handle, bf16_rows(p.x), num_rows, d, Order::kNatural, true, false, rounded);
+    launch_prepare(handle, bf16_rows(p.x), num_rows, d, Order::kNatural, true, Layout::kRows, nullptr, rounded);
   }
   const bool has_few = are_few && num_experts > 0;
   if (has_few || shared_is_few) launch_few_experts(handle, has_few ? &all : nullptr, shared_is_few ? &one : nullptr);

@@ -25,25 +25,29 @@ ProductJob job_of(const Weight& w, const TensorView& y, bool keeps_f32, bool acc
           .accumulates = accumulates};
 }
 
-// Whether the products of these tokens go to sm90/wide.cu.
-bool is_wide(Format format, int64_t num_tokens, int64_t cols) {
-  return format != Format::kFp4 && num_tokens > kFewTokens && cols % 128 == 0 && has_wide_products();
+// Which kernel takes these tokens: kWide and kTiles are Hopper's. Tiles of 128 tokens need enough weight rows to employ
+// half of the machine; with fewer, smaller tiles share out the columns as well.
+Layout layout_of(Format format, int64_t num_tokens, int64_t cols, const std::vector<ProductJob>& jobs) {
+  if (format == Format::kFp4 || num_tokens <= kFewTokens || cols % 128 != 0 || !has_wide_products())
+    return Layout::kRows;
+  int64_t tiles = 0;
+  for (const ProductJob& job : jobs) tiles += ceil_div(job.num_rows, 128) * ceil_div(num_tokens, kTileTokens);
+  return num_tokens > 64 && 2 * tiles >= multiprocessors() ? Layout::kTiles : Layout::kWide;
 }
 
-// x as the kernel for so many tokens wants it: where it lies, or a copy in the arena. `cols`: columns of one weight.
-TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds, int64_t cols) {
+// x as the kernel wants it: where it lies, or a copy in the arena.
+TensorView prepared(cudaStream_t stream, Arena& arena, const TensorView& x, Format format, bool rounds, Layout layout) {
   const bool is_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
-  const bool wide = is_wide(format, x.rows, cols);
   const Order order = x.rows <= kFewTokens ? Order::kNatural : order_of(format);
-  if (order == Order::kNatural && !rounds && is_aligned && !wide) return x;
-  auto* copy = arena.array<Bf16>(x.rows * x.cols);
-  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, wide, copy);
+  if (order == Order::kNatural && !rounds && is_aligned && layout == Layout::kRows) return x;
+  auto* copy = arena.array<Bf16>((layout == Layout::kTiles ? round_up(x.rows, kTileTokens) : x.rows) * x.cols);
+  launch_prepare(stream, bf16_rows(x), static_cast<int>(x.rows), x.cols, order, rounds, layout, nullptr, copy);
   return TensorView::make(copy, DType::kBF16, x.rows, x.cols);
 }
 
 // All jobs of one format over one prepared input.
-void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std::vector<ProductJob>& jobs, int cols,
-              bool keeps_tokens, bool rounds) {
+void run_jobs(cudaStream_t stream, Format format, Layout layout, const TensorView& x,
+              const std::vector<ProductJob>& jobs, int cols, bool keeps_tokens, bool rounds) {
   for (size_t first = 0; first < jobs.size(); first += kMaxJobs) {
     ProductArgs a{};
     a.num_jobs = static_cast<int>(std::min<size_t>(kMaxJobs, jobs.size() - first));
@@ -55,15 +59,17 @@ void run_jobs(cudaStream_t stream, Format format, const TensorView& x, const std
     a.row_bytes = row_bytes_of(format, cols);
     a.keeps_tokens = keeps_tokens;
     a.rounds = rounds;
-    is_wide(format, x.rows, cols) ? launch_wide_products(stream, format, a) : launch_products(stream, format, a);
+    constexpr void (*kLaunches[])(cudaStream_t, Format, const ProductArgs&) = {launch_products, launch_wide_products,
+                                                                               launch_tile_products};
+    kLaunches[static_cast<int>(layout)](stream, format, a);
   }
 }
 
 }  // namespace
 
 int64_t linear_scratch_bytes(const Ops::WorkspaceShape& s) {
-  const int64_t widest = std::max(s.max_cols, s.heads * s.head_dim);  // wo_a takes the attention's output
-  return 3 * (s.rows * widest * 2 + Arena::kAlignment);               // one copy a format
+  const int64_t widest = std::max(s.max_cols, s.heads * s.head_dim);            // wo_a takes the attention's output
+  return 3 * (round_up(s.rows, kTileTokens) * widest * 2 + Arena::kAlignment);  // one copy a format
 }
 
 void CudaOps::linear(Stream& stream, const LinearParams& p) {
@@ -82,7 +88,9 @@ void CudaOps::linear(Stream& stream, const LinearParams& p) {
     if (jobs.empty()) continue;
     const bool rounds = format != Format::kBF16 && p.quantize_input;
     const bool keeps = can_keep_tokens(p.x.rows, cols);
-    run_jobs(handle, format, prepared(handle, arena, p.x, format, rounds && !keeps, cols), jobs, cols, keeps, rounds);
+    const Layout layout = layout_of(format, p.x.rows, cols, jobs);
+    run_jobs(handle, format, layout, prepared(handle, arena, p.x, format, rounds && !keeps, layout), jobs, cols, keeps,
+             rounds);
   }
   for (const LinearJob& job : p.jobs) {
     if (job.weight.kind != Weight::Kind::kF32) continue;
@@ -107,8 +115,9 @@ void CudaOps::grouped_linear(Stream& stream, const GroupedLinearParams& p) {
     jobs.push_back(job_of(w, p.y.col_range(g * rows, rows), false, false));
     jobs.back().x_column = g * cols;
   }
-  run_jobs(handle, format, prepared(handle, arena, p.x, format, false, cols), jobs, static_cast<int>(cols), false,
-           false);
+  const Layout layout = layout_of(format, p.x.rows, cols, jobs);
+  run_jobs(handle, format, layout, prepared(handle, arena, p.x, format, false, layout), jobs, static_cast<int>(cols),
+           false, false);
 }
 
 }  // namespace deepinfer::kernels::cuda

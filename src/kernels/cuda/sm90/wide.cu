@@ -1,6 +1,7 @@
-// Products of many tokens with Hopper's warpgroup instruction; the same bits as smxx/product.cuh.
+// Products of up to 64 tokens a tile with Hopper's warpgroup instruction; the same bits as smxx/product.cuh. tiles.cu
+// has more tokens.
 //
-//   A block takes 128 weight rows and 8 kN tokens, each of its two warpgroups 64 of the rows. Coded weights come into
+//   A block takes 128 weight rows and 64 tokens, each of its two warpgroups 64 of the rows. Coded weights come into
 //   shared memory, are expanded in registers and are the register operand; tokens are the shared one. wgmma adds the 16
 //   columns of a step as mma.sync does (measured: no bit differs), and the columns of a step, the order of steps and
 //   the segments are those of smxx, so results are equal. For that the tokens are stored in "wide" order: the columns
@@ -8,62 +9,21 @@
 //
 //   Stages: [weights][tokens, columns 0 - 63][tokens, columns 64 - 127], tokens with the 128-byte swizzle. A stage is
 //   filled again when the step after the one that read it has begun: until then a warpgroup may still be multiplying.
+#include "kernels/cuda/sm90/warpgroup.cuh"
 #include "kernels/cuda/smxx/cluster.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
 
-__device__ __forceinline__ void warpgroup_mma(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_mma(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, "
-      "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, "
-      "%57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),
-        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),
-        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),
-        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+constexpr int kN = 8;  // tokens of a tile, in eights
 
-// 8 rows of 128 bytes, swizzled, 1,024 bytes to the next 8.
-__device__ __forceinline__ uint64_t matrix_at(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
-}
-template <int kCount>
-__device__ __forceinline__ void keep_in_place(float (&c)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(c[i])::"memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-template <Format F, int kN>
+template <Format F>
 struct WideLayout {
   static constexpr int kRows = 128, kTokens = 8 * kN;
   static constexpr int kTokensAt = kRows * 64 * pieces_of(F), kHalfBytes = kTokens * 128;
   static constexpr int kStageBytes = kTokensAt + 2 * kHalfBytes;
-  static constexpr int kMost = kN <= 8 ? 112 << 10 : 220 << 10;  // two small blocks share a multiprocessor
+  static constexpr int kMost = 112 << 10;  // two blocks share a multiprocessor
   static constexpr int kStages = kMost / kStageBytes >= 5 ? 5 : kMost / kStageBytes >= 3 ? kMost / kStageBytes : 3;
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kRing = kStages * kStageBytes, kSums = 2 * 4 * kTokens * kSumStride;
@@ -71,10 +31,9 @@ struct WideLayout {
   static_assert(kTokensAt % 1024 == 0 && kHalfBytes % 1024 == 0 && kBytes <= 227 << 10);
 };
 
-template <Format F, int kN, typename Task>
-__global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 113 << 10 ? 2 : 1)
-    wide_kernel(Task task) {
-  using L = WideLayout<F, kN>;
+template <Format F, typename Task>
+__global__ void __launch_bounds__(kProductThreads, WideLayout<F>::kBytes <= 113 << 10 ? 2 : 1) wide_kernel(Task task) {
+  using L = WideLayout<F>;
   begin_kernel();
   extern __shared__ uint8_t unaligned[];
   __shared__ int64_t token_offset[L::kTokens];  // elements from x
@@ -159,10 +118,10 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
       uint32_t (&now)[2][4] = a[kPair % 2];
       expand_pair<F, kPair>(raw, factor, now[0], now[1]);
       const uint64_t columns = matrix_at(tokens_at + kPair / 2 * L::kHalfBytes) + kPair % 2 * 4;
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      begin_products();
       warpgroup_mma(c, now[0], columns);
       warpgroup_mma(c, now[1], columns + 2);
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      commit_products();
       wait_products<1>();  // the registers of the pair before are free again
     });
   };
@@ -211,32 +170,31 @@ __global__ void __launch_bounds__(kProductThreads, WideLayout<F, kN>::kBytes <= 
 }
 
 // With few tiles a cluster of blocks takes the segments of each.
-template <Format F, int kN, typename Task>
+template <Format F, typename Task>
 void launch(cudaStream_t stream, dim3 grid, const Task& task) {
   const auto multiprocessors = static_cast<unsigned>(num_multiprocessors());
   const int segment = segment_of(task.cols), num_segments = (task.cols + segment - 1) / segment;
   const bool is_power = (num_segments & (num_segments - 1)) == 0;
   if (grid.x * grid.y < multiprocessors && is_power) grid.z = static_cast<unsigned>(num_segments);
-  constexpr int kBytes = WideLayout<F, kN>::kBytes;
+  constexpr int kBytes = WideLayout<F>::kBytes;
   static const cudaError_t status =
-      cudaFuncSetAttribute(wide_kernel<F, kN, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(wide_kernel<F, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   deepinfer::cuda::check(status, "wide");
-  start("wide", wide_kernel<F, kN, Task>, grid, kProductThreads, kBytes, stream, task);
-}
-template <Format F, typename Task>
-void launch(cudaStream_t stream, dim3 grid, int tile_tokens, const Task& task) {
-  tile_tokens == 64 ? launch<F, 8>(stream, grid, task) : launch<F, 16>(stream, grid, task);
+  start("wide", wide_kernel<F, Task>, grid, kProductThreads, kBytes, stream, task);
 }
 
 template <Format F>
 void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
   const auto tiles = static_cast<unsigned>(p.slots.max_tiles);
-  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.width, 64)), tiles}, p.slots.tile_tokens,
-            gate_up_task<F>(p, order_of(F), true));
-  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.hidden, 128)), tiles}, p.slots.tile_tokens, down_task<F>(p));
+  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.width, 64)), tiles}, gate_up_task<F>(p, order_of(F)));
+  launch<F>(stream, {static_cast<unsigned>(blocks_for(p.hidden, 128)), tiles}, down_task<F>(p));
 }
 
 }  // namespace
+
+int multiprocessors() {
+  return num_multiprocessors();
+}
 
 bool has_wide_products() {
   static const bool has = [] {
@@ -248,10 +206,8 @@ bool has_wide_products() {
 
 void launch_wide_products(cudaStream_t stream, Format format, const ProductArgs& a) {
   LinearTask task{a};
-  const int tile_tokens = a.num_tokens <= 64 ? 64 : 128;
-  const dim3 grid = grid_of(task, 128, tile_tokens);
-  format == Format::kFp8 ? launch<Format::kFp8>(stream, grid, tile_tokens, task)
-                         : launch<Format::kBF16>(stream, grid, tile_tokens, task);
+  const dim3 grid = grid_of(task, 128, 8 * kN);
+  format == Format::kFp8 ? launch<Format::kFp8>(stream, grid, task) : launch<Format::kBF16>(stream, grid, task);
 }
 
 void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {

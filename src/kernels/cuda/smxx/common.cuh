@@ -18,25 +18,30 @@ namespace deepinfer::kernels::cuda {
 
 constexpr int kWarp = 32;
 
-// Launches a kernel, blocks along z as clusters, that may start before its predecessor in the stream has ended; it must
-// call begin_kernel (or allow_next and wait_for_previous) in every block, whatever the block does then.
+// Launches a kernel, blocks as clusters, that may start before its predecessor in the stream has ended; it must call
+// begin_kernel (or allow_next and wait_for_previous) in every block, whatever the block does then.
 template <typename... P, typename... A>
-void start(const char* name, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
-           const A&... args) {
+void start_clusters(const char* name, void (*kernel)(P...), dim3 grid, dim3 cluster, int threads, size_t shared_bytes,
+                    cudaStream_t stream, const A&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = grid.z;
+  attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = grid.z > 1 ? 2 : 1;
+  config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
   deepinfer::cuda::check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), name);
+}
+// Blocks along z are a cluster.
+template <typename... P, typename... A>
+void start(const char* name, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+           const A&... args) {
+  start_clusters(name, kernel, grid, {1, 1, grid.z}, threads, shared_bytes, stream, args...);
 }
 // Lets the next kernel of the stream take free places.
 __device__ __forceinline__ void allow_next() {

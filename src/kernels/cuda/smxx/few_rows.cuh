@@ -1,11 +1,11 @@
 // Products of few tokens: blocks that stay, and weights that never stop coming.
 //
-//   A block takes tile after tile of kHalves times 16 kM weight rows and up to 8 kN tokens, a warp one segment of the
-//   columns (product.cuh) of every tile. A warp has a ring of its own in shared memory that it fills through the
-//   borders of tiles: a stage is 128 columns of 16 kM rows, their scales and the tokens, so memory is asked for the
-//   next tile while this one is added up. Tokens lie in natural order and are put into the order of the codes in
-//   registers. Where all tiles have the same tokens and these fit, a block keeps them, rounded on the way if the task
-//   wants that.
+//   A block takes tile after tile of up to 8 kN tokens and 1, 2, 4 or 8 parts of 16 kM weight rows; the warps of a part
+//   share out the segments of its columns (product.cuh). A warp has a ring of its own in shared memory that it fills
+//   through the borders of tiles: a stage is 128 columns of 16 kM rows, their scales and the tokens, so memory is asked
+//   for the next tile while this one is added up. Tokens lie in natural order and are put into the order of the codes
+//   in registers. Where all tiles have the same tokens and these fit, a block keeps them, rounded on the way if the
+//   task wants that.
 //
 //   `Task` says which tiles there are (num_tiles, locate) and what happens to their sums (finish).
 #pragma once
@@ -28,8 +28,16 @@ struct FewStage {
 __host__ __device__ constexpr int few_sum_stride(int rows) {
   return rows + 4;
 }
-__host__ __device__ constexpr int few_sum_bytes(int rows, int tokens) {
-  return 4 * kMaxSegments * tokens * few_sum_stride(rows);
+__host__ __device__ constexpr int num_segments_of(int cols) {
+  return (cols + segment_of(cols) - 1) / segment_of(cols);
+}
+constexpr int few_sum_bytes(int cols, int rows, int tokens) {
+  return 4 * num_segments_of(cols) * tokens * few_sum_stride(rows);
+}
+// Segments of a part that each of its warps takes, one after the other.
+__host__ __device__ constexpr int segments_a_warp(int num_segments, int parts) {
+  const int warps = kProductWarps / parts;
+  return (num_segments + warps - 1) / warps;
 }
 
 // How a launch shares out the memory of a multiprocessor.
@@ -40,7 +48,7 @@ struct FewMemory {
   int kept_at;     // the tokens of all tiles [steps of 128 columns][tokens][256 bytes]; 0: they come with the stages
 };
 
-constexpr int kMaxStages = 6;
+constexpr int kMaxStages = 4;
 template <int kMost = kMaxStages - 2>
 __device__ __forceinline__ void wait_all_but(int pending) {
   if constexpr (kMost == 0) {
@@ -89,6 +97,7 @@ __device__ __forceinline__ uint4 in_code_order(const uint4& v) {
 template <typename Task>
 struct FewTask : Task {
   int row_tiles, tile_tokens;
+  int parts;        // of a tile's rows: 1, 2, 4 or 8
   int first_block;  // takes the first tile
   __device__ int num_tiles() const { return row_tiles * this->num_token_tiles(tile_tokens); }
   __device__ int first_tile() const {
@@ -116,11 +125,11 @@ struct FewSource {
   int num_tokens, token_row;  // the row of token `lane`
 
   template <typename Task>
-  __device__ __forceinline__ FewSource(const Task& task, int tile, int half, int num_halves) {
+  __device__ __forceinline__ FewSource(const Task& task, int tile, int part_of_rows, int num_parts) {
     WeightTile w;
     TokenTile tokens;
-    task.locate(task.at(tile), S::kRows * num_halves, task.tile_tokens, w, tokens);
-    const int lane = threadIdx.x % kWarp, first = S::kRows * half;
+    task.locate(task.at(tile), S::kRows * num_parts, task.tile_tokens, w, tokens);
+    const int lane = threadIdx.x % kWarp, first = S::kRows * part_of_rows;
     const bool is_second = first >= w.half;
     const int begin = is_second ? first - w.half : first, last = (is_second ? w.num_rows[1] : w.num_rows[0]) - 1;
     codes = (is_second ? w.codes[1] : w.codes[0]) + 16 * (lane % kPerRow);
@@ -175,7 +184,7 @@ struct FewSource {
 
 // The place of a warp in its sequence of stages.
 struct FewCursor {
-  int tile, half = 0, step = 0, stage = 0;
+  int tile, step = 0, stage = 0;
 };
 
 // One stage of products: c[kM][kN] += weights x tokens.
@@ -240,21 +249,26 @@ __device__ void keep_tokens(const Task& task, const FewMemory& memory, bool roun
 }
 
 // All tiles of the task that fall to this block. `has_waited`: what the task reads is there already.
-template <Format F, int kM, int kHalves, int kN, typename Task>
+template <Format F, int kM, int kN, typename Task>
 __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMemory& memory, uint8_t* shared,
                                          bool rounds, bool has_waited) {
   using S = FewStage<F, kM>;
-  constexpr int kRows = S::kRows * kHalves, kSumStride = few_sum_stride(kRows);
-  const int cols = task.cols, segment = segment_of(cols), num_segments = (cols + segment - 1) / segment;
+  const int tile_rows = S::kRows * task.parts, sum_stride = few_sum_stride(tile_rows);
+  const int cols = task.cols, segment = segment_of(cols), num_segments = num_segments_of(cols);
   const int num_groups = cols / 32, num_tiles = task.num_tiles();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, q = lane % 4, r = lane / 4;
-  const int first_group = warp * segment / 32;
-  const int num_steps = warp < num_segments ? (min(cols, (warp + 1) * segment) + 127) / 128 - first_group / 4 : 0;
+  const int warps_a_part = kProductWarps / task.parts, my_segments = segments_a_warp(num_segments, task.parts);
+  const int part = warp / warps_a_part, first_segment = warp % warps_a_part * my_segments;
+  const int first_group = first_segment * segment / 32;
+  // Of all my segments: they are neighbours.
+  const int num_steps = first_segment < num_segments
+                            ? (min(cols, (first_segment + my_segments) * segment) + 127) / 128 - first_group / 4
+                            : 0;
   const bool keeps = memory.kept_at > 0;
   const int stage_bytes = S::bytes(keeps ? 0 : memory.tokens);
   const int num_stages = min(memory.ring_bytes / stage_bytes, kMaxStages);
   uint8_t* ring = shared + warp * memory.ring_bytes;
-  const int part_floats = memory.tokens * kSumStride;
+  const int part_floats = memory.tokens * sum_stride;
   using Source = FewSource<F, kM>;
   FewCursor load{task.first_tile()};
   int tile = load.tile, stage = 0;
@@ -263,23 +277,23 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
     return;
   }
 
-  Source source(task, load.tile, 0, kHalves);
+  Source source(task, load.tile, part, task.parts);
   auto copy = [&](FewCursor& at, bool weights, bool tokens) {
     if (num_steps == 0 || at.tile >= num_tiles) return;
     const int group = first_group + 4 * at.step;
     if (weights) source.copy_weights(group, num_groups, ring + at.stage * stage_bytes);
     if (tokens && !keeps) source.copy_tokens(group, num_groups, ring + at.stage * stage_bytes);
     at.stage = at.stage + 1 == num_stages ? 0 : at.stage + 1;
-    if (++at.step < num_steps) return;
+    if (__builtin_expect(++at.step < num_steps, 1)) return;  // keeps the rest out of the loop's way
     at.step = 0;
-    if (++at.half == kHalves) at.half = 0, at.tile += static_cast<int>(gridDim.x);
-    if (at.tile < num_tiles) source = Source(task, at.tile, at.half, kHalves);
+    at.tile += static_cast<int>(gridDim.x);
+    if (at.tile < num_tiles) source = Source(task, at.tile, part, task.parts);
   };
   if (!has_waited) {  // weights do not depend on what runs before; tokens do
     FewCursor early = load;
     for (int s = 0; s < num_stages - 1; ++s) copy(early, true, false);
     wait_for_previous();
-    source = Source(task, load.tile, 0, kHalves);
+    source = Source(task, load.tile, part, task.parts);
   }
   for (int s = 0; s < num_stages - 1; ++s) {
     copy(load, has_waited, true);
@@ -291,12 +305,14 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
     const TileAt at = task.at(tile);
     const TokenTile tokens = task.tokens_of(at, task.tile_tokens);
     // [segments][tokens][rows]; the sums of the tile before may still be read.
-    float* parts = reinterpret_cast<float*>(shared + memory.sums_at) + parity * kMaxSegments * part_floats;
+    float* sums = reinterpret_cast<float*>(shared + memory.sums_at) + parity * num_segments * part_floats;
+    float* mine = sums + first_segment * part_floats;
 #pragma unroll 1
-    for (int half = 0; half < kHalves && num_steps > 0; ++half) {
+    for (int step = 0; step < num_steps; mine += part_floats) {
+      const int end = min(num_steps, step + segment / 128);
       float c[kM][kN][4] = {};
 #pragma unroll 1
-      for (int step = 0; step < num_steps; ++step) {
+      for (; step < end; ++step) {
         wait_all_but(num_stages - 2);
         __syncwarp();
         copy(load, true, true);
@@ -313,14 +329,14 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
         for (int n = 0; n < kN; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int token = 8 * n + 2 * q + i % 2, row = S::kRows * half + 16 * m + r + 8 * (i / 2);
-            if (token < tokens.count) parts[warp * part_floats + token * kSumStride + row] = c[m][n][i];
+            const int token = 8 * n + 2 * q + i % 2, row = S::kRows * part + 16 * m + r + 8 * (i / 2);
+            if (token < tokens.count) mine[token * sum_stride + row] = c[m][n][i];
           }
         }
       }
     }
     __syncthreads();
-    task.finish(at, SumTile{parts, kSumStride, num_segments, part_floats, inverse_unit(F)}, kRows, tokens,
+    task.finish(at, SumParts{{sums, sum_stride}, num_segments, part_floats, inverse_unit(F)}, tile_rows, tokens,
                 static_cast<int>(threadIdx.x));
   }
   wait_copies<0>();
@@ -331,17 +347,21 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
 struct FewPlan {
   FewMemory memory;
   int shared_bytes, blocks_per_multiprocessor;
+  bool fits;  // two stages at least
 };
 inline FewPlan plan_few_memory(int stage_bytes, int sum_bytes, int kept_bytes, int tokens) {
-  constexpr int kHalf = 113 << 10, kWhole = 227 << 10;  // 1 KiB a block is the system's
-  auto stages = [&](int room) { return (room - 2 * sum_bytes - kept_bytes) / (kProductWarps * stage_bytes); };
-  const bool is_shared = stages(kHalf) >= 2;
-  const int count = std::min(stages(is_shared ? kHalf : kWhole), kMaxStages);
+  constexpr int kAll = 228 << 10, kOfSystem = 1 << 10;  // of a multiprocessor, of each block
+  auto stages = [&](int blocks) {
+    return (kAll / blocks - kOfSystem - 2 * sum_bytes - kept_bytes) / (kProductWarps * stage_bytes);
+  };
+  const int blocks = stages(2) >= 2 ? 2 : 1;
+  const int count = std::min(stages(blocks), kMaxStages);
   FewPlan plan;
   const int ring = count * stage_bytes, sums_at = ring * kProductWarps, kept_at = sums_at + 2 * sum_bytes;
   plan.memory = {tokens, ring, sums_at, kept_bytes > 0 ? kept_at : 0};
   plan.shared_bytes = kept_at + kept_bytes;
-  plan.blocks_per_multiprocessor = is_shared ? 2 : 1;
+  plan.blocks_per_multiprocessor = blocks;
+  plan.fits = count >= 2;
   return plan;
 }
 

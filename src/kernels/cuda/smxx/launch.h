@@ -212,16 +212,29 @@ __host__ __device__ constexpr int64_t row_bytes_of(Format f, int64_t cols) {
   return f == Format::kFp4 ? cols / 2 : f == Format::kFp8 ? cols : 2 * cols;
 }
 
-// Wide order (sm90/wide.cu): where the element goes that the plain order has at c. Of 128 columns lane q of a quad owns
-// 32; its words (2 columns) 4 j .. 4 j + 3 belong to steps 2 j, 2 j, 2 j + 1, 2 j + 1, a step being 16 columns.
+// How the tokens of a product lie in memory.
+enum class Layout {
+  kRows,   // row after row
+  kWide,   // likewise, the columns in wide order (sm90/wide.cu); cols % 128 == 0
+  kTiles,  // as sm90/tiles.cu has them in shared memory: [tiles of 128 tokens][128 columns in wide order]; likewise
+};
+// Wide order: where the element goes that the plain order has at c. Of 128 columns lane q of a quad owns 32; its words
+// (2 columns) 4 j .. 4 j + 3 belong to steps 2 j, 2 j, 2 j + 1, 2 j + 1, a step being 16 columns.
 __host__ __device__ constexpr int wide_place(int c) {
-  const int q = c % 128 / 32, word = c % 32 / 2, step = word / 2, half = word % 2;
-  return c / 128 * 128 + (8 * step + 4 * half + q) * 2 + c % 2;
+  return c / 128 * 128 + (c % 32 / 2 * 4 + c % 128 / 32) * 2 + c % 2;
+}
+// Element of kTiles where piece p (8 columns in wide order, of 128) of token i of a tile lies; `block`: tile x column
+// blocks + column block. A block is two halves of 64 columns, rows of 128 bytes, pieces exchanged for the banks.
+constexpr int kTileTokens = 128;
+__host__ __device__ constexpr int64_t tile_place(int64_t block, int i, int p) {
+  return ((block * 2 + p / 8) * kTileTokens + i) * 64 + (p % 8 ^ i % 8) * 8;
 }
 
-// Stores x in the given order, rounded to e4m3 in groups of 32 if `rounds` (model.md 6.2, act). Wide: cols % 128 == 0.
+struct MoeSlots;
+// Stores x in the given order and layout, rounded to e4m3 in groups of 32 if `rounds` (model.md 6.2, act). With `slots`
+// (kTiles only) the tokens of its planned tiles, a tile of an expert a tile of the layout.
 void launch_prepare(cudaStream_t stream, Rows<Bf16> x, int num_rows, int64_t cols, Order order, bool rounds,
-                    bool is_wide, Bf16* out);
+                    Layout layout, const MoeSlots* slots, Bf16* out);
 
 constexpr int kMaxJobs = 16;
 struct ProductJob {
@@ -250,9 +263,11 @@ struct ProductArgs {
 };
 // More than kFewTokens: x prepared for the format.
 void launch_products(cudaStream_t stream, Format format, const ProductArgs& a);
-// On Hopper; x in wide order, whole super groups of 128 columns, no fp4. Same bits.
+// On Hopper; whole super groups of 128 columns, no fp4. Same bits.
 bool has_wide_products();
-void launch_wide_products(cudaStream_t stream, Format format, const ProductArgs& a);
+int multiprocessors();
+void launch_wide_products(cudaStream_t stream, Format format, const ProductArgs& a);  // x in kWide
+void launch_tile_products(cudaStream_t stream, Format format, const ProductArgs& a);  // x in kTiles
 void launch_f32_product(cudaStream_t stream, Rows<Bf16> x, int num_rows, const float* weight, int64_t cols,
                         const ProductJob& job);
 
@@ -270,7 +285,8 @@ struct MoeSlots {
   int num_rows, top_k;
   int tile_tokens, max_tiles;
 };
-// Tokens of a block for so many rows an expert on average.
+// Tokens of a block for so many rows an expert on average; more than kManyRows: kTileTokens.
+constexpr int kManyRows = 96;
 int moe_tile_tokens(double rows_per_expert);
 struct MoePlanArgs {
   Rows<int32_t> ids;
@@ -292,12 +308,14 @@ struct ExpertArgs {
   Rows<Bf16> y;         // slot t K + k goes to columns k d .. of row t
   int hidden, width;
   float limit;
+  Layout layout;  // of x and a
 };
 // Tiles of up to kFewTokens. Either may be nullptr: FP4 experts with planned tiles, one FP8 expert with all rows.
 void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared);
-// Tiles of 64 or 128 tokens; on Hopper x and a in wide order.
+// Tiles of 64 or 128 tokens.
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
-void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a);
+void launch_wide_experts(cudaStream_t stream, Format format, const ExpertArgs& a);  // kWide, tiles of 64
+void launch_tile_experts(cudaStream_t stream, Format format, const ExpertArgs& a);  // kTiles
 void launch_moe_sum(cudaStream_t stream, Rows<Bf16> slots, Rows<int32_t> ids, int expert_begin, int num_experts,
                     int top_k, const Bf16* shared, int num_rows, int64_t d, Rows<Bf16> z);
 

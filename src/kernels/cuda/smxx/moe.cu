@@ -8,7 +8,7 @@
 //   down      each slot's output, bf16
 //   sum       slots ascending (that is, experts ascending), then the shared expert
 //
-// The shared expert goes the same way as one expert with all tokens; with few of them in the same launches.
+// The shared expert goes the same way as one expert with all tokens; with up to 8 of them in the same launches.
 #include "kernels/cuda/smxx/few_rows.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
@@ -112,60 +112,85 @@ __global__ void __launch_bounds__(kSumThreads)
   z.row(t)[c + 1] = to_b(sum.y);
 }
 
-// kN: tokens of an expert's tile, in eights. Both experts' tiles are counted through.
+// kN: tokens of an expert's tile, in eights. Both experts' tiles are counted through. Parts have 16 rows of w2 where
+// that is enough for the tokens' sake: small tiles share out evenly.
+template <int kN>
+constexpr int kDownM = kN;
 template <int kN>
 __global__ void __launch_bounds__(kProductThreads, 2)
     few_gate_up_kernel(FewTask<GateUpTask> experts, FewTask<GateUpTask> one, FewMemory memory) {
   begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
-  few_rows<Format::kFp8, 2, 2, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, 2, 2, kN>(experts, memory, shared, false, true);
+  few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
+  few_rows<Format::kFp4, 2, kN>(experts, memory, shared, false, true);
 }
 template <int kN>
 __global__ void __launch_bounds__(kProductThreads, 2)
     few_down_kernel(FewTask<DownTask> experts, FewTask<DownTask> one, FewMemory memory) {
   begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
-  few_rows<Format::kFp8, 2, 1, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, 2, 1, kN>(experts, memory, shared, false, true);
+  few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
+  few_rows<Format::kFp4, kDownM<kN>, kN>(experts, memory, shared, false, true);
 }
 
-// Tiles of a task whose blocks take `rows_a_tile` of its `rows`; nothing to do if there is no expert.
-template <typename Task>
-FewTask<Task> few_task(const Task& task, bool exists, int rows, int rows_a_tile, int tile_tokens, int first_block) {
-  return {task, exists ? static_cast<int>(blocks_for(rows, rows_a_tile)) : 0, tile_tokens, first_block};
+// Experts of one format in a launch for few tokens.
+struct FewExperts {
+  int num_rows;                           // tokens; 0: no such experts
+  int cols, rows, part_rows, least_rows;  // rows: of w1 and w3, or of w2; a tile has at least least_rows
+  // Of a tile: the fewest that give each warp equally many segments, or just the fewest.
+  int parts(bool balances) const {
+    int parts = std::max(1, least_rows / part_rows);
+    while (balances && parts < kProductWarps && num_segments_of(cols) % (kProductWarps / parts) != 0) parts *= 2;
+    return parts;
+  }
+  int tile_rows(bool balances) const { return part_rows * parts(balances); }
+  int sum_bytes(bool balances, int tokens) const {
+    return num_rows == 0 ? 0 : few_sum_bytes(cols, tile_rows(balances), tokens);
+  }
+  template <typename Task>
+  FewTask<Task> task(const Task& task, bool balances, int tile_tokens, int first_block) const {
+    if (num_rows == 0) return {task, 0, tile_tokens, 1, first_block};
+    return {task, static_cast<int>(blocks_for(rows, tile_rows(balances))), tile_tokens, parts(balances), first_block};
+  }
+};
+
+template <int kN, int kM, typename Task>
+void launch_few(const char* name, void (*kernel)(FewTask<Task>, FewTask<Task>, FewMemory), cudaStream_t stream,
+                const FewExperts& experts, const FewExperts& one, int max_tiles, const Task& expert_task,
+                const Task& one_task) {
+  const int tokens = std::min(8 * kN, std::max(experts.num_rows, one.num_rows));
+  const int stage = std::max(one.num_rows == 0 ? 0 : FewStage<Format::kFp8, 1>::bytes(tokens),
+                             experts.num_rows == 0 ? 0 : FewStage<Format::kFp4, kM>::bytes(tokens));
+  auto plan_for = [&](bool balances) {
+    return plan_few_memory(stage, std::max(one.sum_bytes(balances, tokens), experts.sum_bytes(balances, tokens)), 0,
+                           tokens);
+  };
+  const bool balances = plan_for(true).fits;
+  const FewPlan plan = plan_for(balances);
+  constexpr int kOneTokens = 8;
+  const auto first = one.task(one_task, balances, kOneTokens, 0);
+  const int first_tiles = first.row_tiles * static_cast<int>(blocks_for(one.num_rows, kOneTokens));
+  const auto then = experts.task(expert_task, balances, 8 * kN, first_tiles);
+  launch_persistent(name, kernel, first_tiles + then.row_tiles * max_tiles, plan, stream, then, first, plan.memory);
 }
 
 template <int kN>
 void launch_few(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* one) {
   const ExpertArgs none{};
   const ExpertArgs &e = experts == nullptr ? none : *experts, &o = one == nullptr ? none : *one;
-  const int tokens = std::min(8 * kN, std::max(e.slots.num_rows, o.slots.num_rows));
-  constexpr int kOneTokens = 8;
-  const int one_tiles = static_cast<int>(blocks_for(o.slots.num_rows, kOneTokens));
-  auto plan_of = [&](int fp8_stage, int fp4_stage, int rows) {
-    const int stage = std::max(one == nullptr ? 0 : fp8_stage, experts == nullptr ? 0 : fp4_stage);
-    return plan_few_memory(stage, few_sum_bytes(rows, tokens), 0, tokens);
-  };
-  const auto gate =
-      few_task(gate_up_task<Format::kFp8>(o, Order::kNatural, false), one != nullptr, o.width, 32, kOneTokens, 0);
-  const auto gates = few_task(gate_up_task<Format::kFp4>(e, Order::kNatural, false), experts != nullptr, e.width, 32,
-                              8 * kN, gate.row_tiles * one_tiles);
-  const FewPlan up = plan_of(FewStage<Format::kFp8, 2>::bytes(tokens), FewStage<Format::kFp4, 2>::bytes(tokens), 64);
-  launch_persistent("few_gate_up", few_gate_up_kernel<kN>, gates.row_tiles * e.slots.max_tiles + gates.first_block, up,
-                    stream, gates, gate, up.memory);
-
-  const auto down = few_task(down_task<Format::kFp8>(o), one != nullptr, o.hidden, 32, kOneTokens, 0);
-  const auto downs =
-      few_task(down_task<Format::kFp4>(e), experts != nullptr, e.hidden, 32, 8 * kN, down.row_tiles * one_tiles);
-  const FewPlan plan = plan_of(FewStage<Format::kFp8, 2>::bytes(tokens), FewStage<Format::kFp4, 2>::bytes(tokens), 32);
-  launch_persistent("few_down", few_down_kernel<kN>, downs.row_tiles * e.slots.max_tiles + downs.first_block, plan,
-                    stream, downs, down, plan.memory);
+  // A tile of gate and up has whole scale groups of the activations of both.
+  launch_few<kN, 2>("few_gate_up", few_gate_up_kernel<kN>, stream, {e.slots.num_rows, e.hidden, 2 * e.width, 32, 64},
+                    {o.slots.num_rows, o.hidden, 2 * o.width, 16, 64}, e.slots.max_tiles,
+                    gate_up_task<Format::kFp4>(e, Order::kNatural), gate_up_task<Format::kFp8>(o, Order::kNatural));
+  launch_few<kN, kDownM<kN>>("few_down", few_down_kernel<kN>, stream,
+                             {e.slots.num_rows, e.width, e.hidden, 16 * kDownM<kN>, 16},
+                             {o.slots.num_rows, o.width, o.hidden, 16, 16}, e.slots.max_tiles,
+                             down_task<Format::kFp4>(e), down_task<Format::kFp8>(o));
 }
 
 template <Format F>
 void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
-  const GateUpTask gate_up = gate_up_task<F>(p, order_of(F), false);
+  const GateUpTask gate_up = gate_up_task<F>(p, order_of(F));
   const DownTask down = down_task<F>(p);
   auto grid = [&](int rows, int a_tile) {
     return dim3(static_cast<unsigned>(blocks_for(rows, a_tile)), static_cast<unsigned>(p.slots.max_tiles));
@@ -182,7 +207,7 @@ void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
 }  // namespace
 
 int moe_tile_tokens(double rows_per_expert) {
-  return rows_per_expert <= 6 ? 8 : rows_per_expert <= 12 ? 16 : rows_per_expert <= 96 ? 64 : 128;
+  return rows_per_expert <= 6 ? 8 : rows_per_expert <= 12 ? 16 : rows_per_expert <= kManyRows ? 64 : kTileTokens;
 }
 
 void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,

@@ -104,17 +104,36 @@ __host__ __device__ constexpr int weight_row_stride(Format f) {
   return f == Format::kFp4 ? 64 : f == Format::kFp8 ? 144 : 320;
 }
 
-// The sums of a tile, [tokens][stride] with the weight rows of a token in a row; in parts that are added ascending.
+// The sums of a tile, [tokens][stride] with the weight rows of a token in a row. `sums4`: of rows row .. row + 3; row,
+// strides and addresses are multiples of 4 floats.
 struct SumTile {
+  static constexpr int kUnroll = 4;  // of loops over them
   float* data;
-  int stride, num_parts = 1, part_stride = 0;
-  float unit = 1;
+  int stride;
   __device__ float& at(int row, int token) const { return data[token * stride + row]; }
+  __device__ float sum(int row, int token) const { return at(row, token); }
+  __device__ float4 sums4(int row, int token) const { return *reinterpret_cast<const float4*>(&at(row, token)); }
+};
+// In parts that are added ascending, times `unit`.
+struct SumParts {
+  static constexpr int kUnroll = 1;  // code that is run through once: short rather than fast
+  SumTile first;
+  int num_parts, part_stride;
+  float unit;
   __device__ float sum(int row, int token) const {
-    const float* from = &at(row, token);
+    const float* from = &first.at(row, token);
     float v = from[0];
     for (int i = 1; i < num_parts; ++i) v += from[i * part_stride];
     return v * unit;
+  }
+  __device__ float4 sums4(int row, int token) const {
+    const float* from = &first.at(row, token);
+    float4 v = *reinterpret_cast<const float4*>(from);
+    for (int i = 1; i < num_parts; ++i) {
+      const float4 part = *reinterpret_cast<const float4*>(from + i * part_stride);
+      v = {v.x + part.x, v.y + part.y, v.z + part.z, v.w + part.w};
+    }
+    return {v.x * unit, v.y * unit, v.z * unit, v.w * unit};
   }
 };
 

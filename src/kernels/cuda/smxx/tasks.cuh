@@ -6,6 +6,20 @@
 
 namespace deepinfer::kernels::cuda {
 
+// The first `count` of four sums to neighbouring places.
+__device__ __forceinline__ void store_sums(Bf16* to, const float4& v, int count) {
+  if (count >= 4 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
+    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pairs);
+    return;
+  }
+  const float sums[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) to[i] = to_b(sums[i]);
+  }
+}
+
 struct LinearTask : ProductArgs {
   __device__ const ProductJob& job_of(TileAt at) const {
     int j = 0;
@@ -29,22 +43,31 @@ struct LinearTask : ProductArgs {
     t = tokens_of(at, tile_tokens);
     return true;
   }
-  __device__ void finish(TileAt tile, const SumTile& sums, int tile_rows, const TokenTile& tokens, int thread) const {
+  template <typename Sums>
+  __device__ void finish(TileAt tile, const Sums& sums, int tile_rows, const TokenTile& tokens, int thread) const {
     const ProductJob& j = job_of(tile);
     const int first = (tile.rows - j.first_tile) * tile_rows;
+    if (!j.accumulates && !j.keeps_f32) {
+      const int fours = tile_rows / 4;
+#pragma unroll(Sums::kUnroll)
+      for (int i = thread; i < fours * tokens.count; i += kProductThreads) {
+        const int row = i % fours * 4, token = i / fours;
+        store_sums(static_cast<Bf16*>(j.y) + (tokens.begin + token) * j.y_stride + first + row, sums.sums4(row, token),
+                   j.num_rows - first - row);
+      }
+      return;
+    }
     for (int i = thread; i < tile_rows * tokens.count; i += kProductThreads) {
       const int row = i % tile_rows, token = i / tile_rows;
       if (first + row >= j.num_rows) continue;
-      const int64_t at = (tokens.begin + token) * j.y_stride + first + row;
+      float& y = static_cast<float*>(j.y)[(tokens.begin + token) * j.y_stride + first + row];
       const float sum = sums.sum(row, token);
-      if (j.accumulates) {
-        static_cast<float*>(j.y)[at] += sum;
-      } else if (j.keeps_f32) {
-        static_cast<float*>(j.y)[at] = sum;
-      } else {
-        static_cast<Bf16*>(j.y)[at] = to_b(sum);
-      }
+      y = j.accumulates ? y + sum : sum;
     }
+  }
+  // kTiles: where the blocks of a tile's tokens begin.
+  __device__ const Bf16* blocks_of(TileAt at) const {
+    return x + tile_place(at.tokens * (x_stride / 128) + job_of(at).x_column / 128, 0, 0);
   }
 };
 
@@ -76,8 +99,8 @@ struct GateUpTask {
   Bf16* a;              // [slots][width]
   int cols, width, scale_shift;
   int64_t row_bytes;
-  Order order;   // of a
-  bool is_wide;  // a in wide order
+  Order order;  // of a
+  Layout layout;
   float limit;
 
   __device__ int num_token_tiles(int tile_tokens) const { return slots.count(tile_tokens); }
@@ -101,22 +124,40 @@ struct GateUpTask {
     t = tokens_of(at, tile_tokens);
     return true;
   }
-  __device__ void finish(TileAt tile, const SumTile& sums, int tile_rows, const TokenTile& tokens, int thread) const {
-    const int half = tile_rows / 2, first = tile.rows * half, lane = thread % kWarp;
-    const int groups = half / 32;
-    for (int i = thread / kWarp; i < groups * tokens.count; i += kProductWarps) {  // a warp 32 channels of a token
-      const int c = i % groups * 32 + lane, token = i / groups, channel = first + c;
-      if (channel - lane >= width) continue;
-      const int slot = slots.slot(tokens.begin + token);
-      float v = swiglu_value(round_b(sums.sum(c, token)), round_b(sums.sum(half + c, token)), limit);
-      if (weights.data != nullptr) v *= weights.row(slot / slots.top_k)[slot % slots.top_k];
-      v = round_b(v);
-      const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max(fabsf(v)), kActFloor), kInvE4M3));
-      const int at = channel / 8 * 8 + place_of(order, channel % 8);
-      a[static_cast<int64_t>(slot) * width + (is_wide ? wide_place(at) : at)] =
-          to_b(e4m3_value(e4m3_code(v / scale)) * scale);
+  template <typename Sums>
+  __device__ void finish(TileAt tile, const Sums& sums, int tile_rows, const TokenTile& tokens, int thread) const {
+    const int half = tile_rows / 2, first = tile.rows * half, lane = thread % kWarp, warp = thread / kWarp;
+    // A warp takes every eighth token; lane k knows the slot and the weight of its k-th.
+    const int mine = warp + kProductWarps * lane;
+    int my_slot = 0;
+    float my_weight = 1;
+    if (mine < tokens.count) {
+      my_slot = slots.slot(tokens.begin + mine);
+      if (weights.data != nullptr) my_weight = weights.row(my_slot / slots.top_k)[my_slot % slots.top_k];
+    }
+#pragma unroll(Sums::kUnroll)
+    for (int token = warp; token < tokens.count; token += kProductWarps) {
+      const int slot = __shfl_sync(0xffffffffu, my_slot, token / kProductWarps);
+      const float weight = __shfl_sync(0xffffffffu, my_weight, token / kProductWarps);
+      for (int c = lane; c < half && first + c - lane < width; c += kWarp) {  // 32 channels at a time
+        const int channel = first + c;
+        const float v =
+            round_b(swiglu_value(round_b(sums.sum(c, token)), round_b(sums.sum(half + c, token)), limit) * weight);
+        const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max(fabsf(v)), kActFloor), kInvE4M3));
+        a[place(tile.tokens, token, slot, channel / 8 * 8 + place_of(order, channel % 8))] =
+            to_b(e4m3_value(e4m3_code(v * (1 / scale))) * scale);
+      }
     }
   }
+  // Where channel c of a slot goes, token `i` of its tile.
+  __device__ int64_t place(int tile, int i, int slot, int c) const {
+    const int64_t row = static_cast<int64_t>(slot) * width;
+    if (layout == Layout::kRows) return row + c;
+    const int wide = wide_place(c);
+    if (layout == Layout::kWide) return row + wide;
+    return tile_place(static_cast<int64_t>(tile) * (width / 128) + wide / 128, i, wide % 128 / 8) + wide % 8;
+  }
+  __device__ const Bf16* blocks_of(TileAt at) const { return x + tile_place(int64_t{at.tokens} * (cols / 128), 0, 0); }
 };
 
 struct DownTask {
@@ -146,20 +187,22 @@ struct DownTask {
     t = tokens_of(at, tile_tokens);
     return true;
   }
-  __device__ void finish(TileAt tile, const SumTile& sums, int tile_rows, const TokenTile& tokens, int thread) const {
+  template <typename Sums>
+  __device__ void finish(TileAt tile, const Sums& sums, int tile_rows, const TokenTile& tokens, int thread) const {
     const int first = tile.rows * tile_rows;
-    for (int i = thread; i < tile_rows * tokens.count; i += kProductThreads) {
-      const int row = i % tile_rows, token = i / tile_rows;
-      if (first + row >= hidden) continue;
-      const int slot = slots.slot(tokens.begin + token);
-      y.row(slot / slots.top_k)[static_cast<int64_t>(slot % slots.top_k) * hidden + first + row] =
-          to_b(sums.sum(row, token));
+    const int fours = tile_rows / 4;
+#pragma unroll(Sums::kUnroll)
+    for (int i = thread; i < fours * tokens.count; i += kProductThreads) {
+      const int row = i % fours * 4, token = i / fours, slot = slots.slot(tokens.begin + token);
+      store_sums(y.row(slot / slots.top_k) + static_cast<int64_t>(slot % slots.top_k) * hidden + first + row,
+                 sums.sums4(row, token), hidden - first - row);
     }
   }
+  __device__ const Bf16* blocks_of(TileAt at) const { return a + tile_place(int64_t{at.tokens} * (cols / 128), 0, 0); }
 };
 
 template <Format F>
-GateUpTask gate_up_task(const ExpertArgs& p, Order order, bool is_wide) {
+GateUpTask gate_up_task(const ExpertArgs& p, Order order) {
   return {.slots = {p.slots},
           .experts = p.experts,
           .one = p.one,
@@ -171,7 +214,7 @@ GateUpTask gate_up_task(const ExpertArgs& p, Order order, bool is_wide) {
           .scale_shift = F == Format::kFp8 ? 5 : 0,
           .row_bytes = row_bytes_of(F, p.hidden),
           .order = order,
-          .is_wide = is_wide,
+          .layout = p.layout,
           .limit = p.limit};
 }
 template <Format F>
