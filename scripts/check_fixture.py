@@ -7,16 +7,19 @@ fp32, qat: logits within 2e-4 at every position, the chosen and candidate entrie
 greedy steps with a draft before each (tokens equal, confidences within 1e-3), short prompts, an image span, chunked
 prefill and decoding token by token. vendor: the first 17 tokens, where no selection drops anything: logits within 0.05
 and at least 99 % of the values of every layer bit-equal. (Longer prompts flip roundings whose effect a random network
-amplifies: check_layers.py takes these layer by layer.)
+amplifies: check_layers.py takes these layer by layer. So do the fp32 sums of a GPU: with --backend cuda each layer is
+compared on the engine's own input, as check_layers.py does.)
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "oracle"))
+import check_layers
 from safetensors.torch import load_file
 
 from engine import FIXTURE, Report, difference, logits, masks_differ
@@ -82,8 +85,9 @@ def exact_presets(report: Report, name: str, options: list[str]) -> None:
         report.at_most(f"{name}: {label}", difference(image, gold["image_logits"]), LOGITS)
 
 
-def rounded_preset(report: Report, options: list[str]) -> None:
+def rounded_preset(report: Report, backend: str | None, options: list[str]) -> None:
     """vendor: every rounding in its place, so nearly all values are equal in bits."""
+    options = options + (["--backend", backend] if backend else [])
     common, gold = (
         load_file(FIXTURE / "golden" / "common.safetensors"),
         load_file(FIXTURE / "golden" / "vendor.safetensors"),
@@ -91,6 +95,10 @@ def rounded_preset(report: Report, options: list[str]) -> None:
     ids = common["input_ids"].tolist()[:17]
     got = logits(FIXTURE / "checkpoint", [ids], "--numerics", "vendor", *options, "--hidden")
     report.at_most("vendor: logits", difference(got["logits.0"], gold["prefix17.logits"]), 0.05)
+    if backend == "cuda":
+        with tempfile.TemporaryDirectory(prefix="fixture-") as folder:
+            check_layers.compare(report, FIXTURE / "checkpoint", "vendor", backend, [ids], 1, Path(folder))
+        return
     layer = 0
     while (want := gold.get(f"prefix17.layers.{layer}.streams")) is not None:
         mine = got[f"hidden.0.{layer + 1}"].reshape(want.shape)
@@ -110,7 +118,7 @@ def main() -> int:
     report = Report(a.quiet)
     for name in a.numerics:
         if name == "vendor":
-            rounded_preset(report, a.options.split() + (["--backend", a.backend] if a.backend else []))
+            rounded_preset(report, a.backend, a.options.split())
         else:
             exact_presets(report, name, a.options.split())
     return report.exit_code()

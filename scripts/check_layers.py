@@ -238,23 +238,29 @@ def run_engine(model: Path, ids: list[int], scratch: Path, options: list[str]) -
     return out
 
 
-def compare(report: Report, model: Path, name: str, backend: str | None, lengths, threads: int, scratch: Path) -> None:
-    """All lengths together, so that a layer is decoded once."""
+def prompt_of(length: int, vocab_size: int) -> list[int]:
+    r = random.Random(length)
+    ids = [r.randrange(3, vocab_size - 16) for _ in range(length)]
+    if length > 40:
+        ids[-20:-8] = ids[8:20]  # an n-gram that occurs twice
+    return ids
+
+
+def compare(
+    report: Report, model: Path, name: str, backend: str | None, prompts: list[list[int]], threads: int, scratch: Path
+) -> None:
+    """All prompts together, so that a layer is decoded once."""
     cfg, w = checkpoint.load(model, keep_all=False)
     token_map = compressed_token_map(model / "tokenizer.json")[0] if cfg.engram_layer_ids else None
     options = ["--numerics", name, "--threads", str(threads)] + (["--backend", backend] if backend else [])
     runs = []
-    for length in lengths:
-        r = random.Random(length)
-        ids = [r.randrange(3, cfg.vocab_size - 16) for _ in range(length)]
-        if length > 40:
-            ids[-20:-8] = ids[8:20]  # an n-gram that occurs twice
-        folder = scratch / f"{name}-{length}"
+    for ids in prompts:
+        folder = scratch / f"{name}-{len(ids)}"
         folder.mkdir()
         out = run_engine(model, ids, folder, options)
         with safe_open(out, framework="pt") as file:
             traced = {n: file.get_tensor(n) for n in file.keys() if n.startswith(("chosen.", "candidates."))}
-        here = f"{name}{', ' + backend if backend else ''}, {length} tokens"
+        here = f"{name}{', ' + backend if backend else ''}, {len(ids)} tokens"
         runs.append(Run(report, here, out, cfg, ids, Side(cfg, w, name, token_map, ids, traced), name))
     for i in range(cfg.num_hidden_layers):
         for run in runs:
@@ -274,10 +280,12 @@ def main() -> int:
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     report = Report()
+    vocab_size = json.loads((a.model / "config.json").read_text())["vocab_size"]
+    prompts = [prompt_of(length, vocab_size) for length in a.lengths]
     with tempfile.TemporaryDirectory(prefix="layers-", dir=a.scratch) as folder:
         for name in a.numerics:
             backend = a.backend if name == "vendor" else None
-            compare(report, a.model, name, backend, a.lengths, a.threads, Path(folder))
+            compare(report, a.model, name, backend, prompts, a.threads, Path(folder))
     return report.exit_code()
 
 

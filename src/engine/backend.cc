@@ -13,7 +13,7 @@ Result<Backend> choose_backend(const std::string& numerics, const std::string& b
   if (name == "cuda") {
     if (auto device = make_cuda_device(); !device)
       return fail(device.error().code, "backend is 'cuda': {}", device.error().message);
-    return Backend{*parsed, [n = *parsed] { return kernels::make_cuda_ops(n); }, make_cuda_device};
+    return Backend{*parsed, [n = *parsed] { return kernels::make_cuda_ops(n); }, make_cuda_device, 4096};
   }
   // A processor's `vendor` is the reference's: what follows a definition rounding by rounding needs no second program.
   const bool is_fast_cpu = name == "cpu" && *parsed == kernels::Numerics::kFast;

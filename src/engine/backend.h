@@ -14,6 +14,7 @@ struct Backend {
   kernels::Numerics numerics = kernels::Numerics::kFast;
   std::function<std::unique_ptr<kernels::Ops>()> make_ops;
   std::function<Result<std::unique_ptr<Device>>()> make_device;
+  int rows_a_step = 512;  // unless options say otherwise: so many employ it fully
 };
 
 // `backend` empty: ref for fp32 and qat, else cpu. kInvalid names the option, its value and what is allowed; kNotFound

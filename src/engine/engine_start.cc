@@ -83,8 +83,8 @@ Result<void> EngineImpl::build(const Backend& backend) {
     return fail(Code::kExhausted, "the weights take {} bytes of {} free on {}", placed_bytes, free_memory,
                 device->description());
   }
-  DI_TRY(plan_,
-         plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads, free_memory - placed_bytes));
+  DI_TRY(plan_, plan_memory(config(), options_, settings_, *backend.make_ops(), num_threads, free_memory - placed_bytes,
+                            backend.rows_a_step));
   for (const auto& spec : checkpoint_.specs()) {
     auto bytes = weights::slice_bytes(spec, checkpoint_.whole(spec));
     plan_.weight_bytes += bytes.codes + bytes.scales;

@@ -11,7 +11,6 @@ namespace deepinfer::engine {
 namespace {
 
 constexpr int kDefaultSequences = 64;
-constexpr int kDefaultRows = 512;
 // Logits of prompt rows are made in pieces of this many rows, so that a long prompt's need no memory of their own.
 constexpr int kPromptLogitRows = 64;
 // Without a wish, the cache is not larger than this many sequences of full length.
@@ -51,14 +50,14 @@ Result<void> plan_truncation(const ModelConfig& config, const EngineOptions& opt
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
-                               kernels::Ops& ops, int num_threads, int64_t free_memory) {
+                               kernels::Ops& ops, int num_threads, int64_t free_memory, int default_rows) {
   MemoryPlan plan;
   DI_TRY_VOID(plan_drafts(config, options, settings, plan));
   DI_TRY_VOID(plan_truncation(config, options, settings, plan));
   plan.max_sequences = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSequences;
   int least_rows = plan.max_sequences * (1 + plan.num_drafts);
   plan.max_rows =
-      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : std::max(kDefaultRows, least_rows);
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : std::max(default_rows, least_rows);
   if (plan.max_rows < least_rows) {
     return fail(Code::kInvalid, "max_num_batched_tokens {} is below max_num_seqs x (1 + drafts) = {} x {} = {}",
                 plan.max_rows, plan.max_sequences, 1 + plan.num_drafts, least_rows);

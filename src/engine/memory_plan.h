@@ -34,8 +34,9 @@ struct MemoryPlan {
   std::string description() const;
 };
 
+// `default_rows`: of a step, unless the options name a number.
 // kExhausted says what is needed, what is there and which option to lower; kInvalid names option, value and limit.
 Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& options, const Settings& settings,
-                               kernels::Ops& ops, int num_threads, int64_t free_memory);
+                               kernels::Ops& ops, int num_threads, int64_t free_memory, int default_rows);
 
 }  // namespace deepinfer::engine

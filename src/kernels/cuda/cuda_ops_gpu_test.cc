@@ -37,7 +37,8 @@ const Shape kOther[] = {[] {
                         {.rows = 5, .hidden = 544, .heads = 5, .head_dim = 96, .rope_pairs = 13},
                         Shape::uneven(),
                         Shape::wide_head(),
-                        {.rows = 300, .hidden = 2080, .experts = 3, .expert_width = 352, .context = 400}};
+                        {.rows = 300, .hidden = 2080, .experts = 3, .expert_width = 352, .context = 400},
+                        {.rows = 300, .hidden = 1152, .experts = 3, .expert_width = 384, .context = 400}};
 
 // Sums of a few products are fp32 here and double in the reference, so a stream may take the next bf16 value: mixes
 // move by a little more than a sum in another order.
@@ -104,6 +105,11 @@ TEST_P(CudaOps, ChunksDoNotChangeBits) {
   CudaSide side(GetParam());
   for (int64_t chunk : {9, 40}) EXPECT_THAT(piece_problems(side.backend, {.rows = 137}, 21, chunk), IsEmpty());
   EXPECT_THAT(piece_problems(side.backend, Shape::released(70), 31, 62), IsEmpty());
+  // Experts of more than 96, of more than 9 and of few rows.
+  for (int64_t chunk : {80, 11}) {
+    const Shape shape{.rows = 290, .hidden = 1152, .experts = 3, .expert_width = 384, .context = 400};
+    EXPECT_THAT(piece_problems(side.backend, shape, 5, chunk), IsEmpty());
+  }
 }
 
 TEST_P(CudaOps, RepeatsBits) {

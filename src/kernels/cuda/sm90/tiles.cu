@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(Task task, int row_ti
 
 template <Format F, typename Task>
 void launch(cudaStream_t stream, dim3 tiles, const Task& task) {
-  static const cudaError_t status = cudaFuncSetAttribute(
-      tile_kernel<F, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, Stage<F>::kAllBytes);
+  static const cudaError_t status =
+      cudaFuncSetAttribute(tile_kernel<F, Task>, cudaFuncAttributeMaxDynamicSharedMemorySize, Stage<F>::kAllBytes);
   deepinfer::cuda::check(status, "tiles");
   const unsigned blocks = std::min(tiles.x * tiles.y, static_cast<unsigned>(num_multiprocessors()));
   start("tiles", tile_kernel<F, Task>, blocks, kThreads, Stage<F>::kAllBytes, stream, task, static_cast<int>(tiles.x));

@@ -82,25 +82,6 @@ __device__ __forceinline__ void store_slice(const RowKeys& keys, int k, const Sl
   }
 }
 
-template <int kHeads>
-__device__ void load_queries(const AttentionArgs& p, int64_t t, int first_head, uint8_t* queries) {
-  for (int i = threadIdx.x; i < kHeads * (kDim / 8); i += kThreads) {
-    const int h = i / (kDim / 8), c = i % (kDim / 8);
-    uint4 v = *reinterpret_cast<const uint4*>(p.q.row(t) + (first_head + h) * kDim + 8 * c);
-    const int pair = 4 * c - (kDim / 2 - kPairs);
-    if (pair >= 0) {
-      auto* x = reinterpret_cast<__nv_bfloat162*>(&v);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float2 f = __bfloat1622float2(x[j]);
-        turn(f.x, f.y, p.cos.row(t)[pair + j], p.sin.row(t)[pair + j]);
-        x[j] = __floats2bfloat162_rn(f.x, f.y);
-      }
-    }
-    *reinterpret_cast<uint4*>(queries + piece_at<kKeyRow>(h, c)) = v;
-  }
-}
-
 // 16 kGroups heads x 8 keys: the chain over steps of 16 channels 0, 2, 4 .. or 1, 3, 5 ..
 template <int kGroups>
 __device__ __forceinline__ void score_tile(float (&c)[kGroups][4], uint32_t queries_at, uint32_t keys_at, int tile,

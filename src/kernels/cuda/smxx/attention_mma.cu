@@ -36,10 +36,6 @@ struct Layout {
 };
 static_assert(Layout(64).bytes <= 227 << 10);
 
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-
 template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArgs p) {
   begin_kernel();
@@ -72,28 +68,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       const uint32_t to = base + at.raw + (step % 2 * kKeys + k) * kRecord;
       for (int c = threadIdx.x % 8; c < pieces; c += 8) copy_async(to + 16 * c, from + 16 * c);
     }
-    asm volatile("cp.async.commit_group;");
+    commit_copies();
   };
   constexpr bool kHasTwoTiles = kHeads == 16;
   if (num_steps > 0) copy_records(0);
   if constexpr (kHasTwoTiles) copy_records(1);
 
-  // Queries, turned.
-  for (int i = threadIdx.x; i < kHeads * (kDim / 8); i += kThreads) {
-    const int h = i / (kDim / 8), c = i % (kDim / 8);
-    uint4 v = *reinterpret_cast<const uint4*>(p.q.row(t) + (first_head + h) * kDim + 8 * c);
-    const int pair = 4 * c - (kDim / 2 - kPairs);
-    if (pair >= 0) {
-      auto* x = reinterpret_cast<__nv_bfloat162*>(&v);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float2 f = __bfloat1622float2(x[j]);
-        turn(f.x, f.y, p.cos.row(t)[pair + j], p.sin.row(t)[pair + j]);
-        x[j] = __floats2bfloat162_rn(f.x, f.y);
-      }
-    }
-    *reinterpret_cast<uint4*>(shared + at.q + piece_at<kRowBytes>(h, c)) = v;
-  }
+  load_queries<kHeads>(p, t, first_head, shared + at.q);
 
   constexpr int kDimsOfWarp = kDim / kSides, kColumns = kDimsOfWarp / 8;
   float sum[kColumns][4] = {};
@@ -127,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     }
   };
   if (kHasTwoTiles && num_steps > 0) {
-    asm volatile("cp.async.wait_group 1;");
+    wait_copies<1>();
     __syncwarp();
     expand_keys(0);
     __syncwarp();
@@ -147,9 +128,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     if constexpr (!kHasTwoTiles) {
       if (step + 1 < num_steps) {
         copy_records(step + 1);
-        asm volatile("cp.async.wait_group 1;");
+        wait_copies<1>();
       } else {
-        asm volatile("cp.async.wait_group 0;");
+        wait_copies<0>();
       }
       __syncwarp();
       expand_keys(step);
@@ -239,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       if (part == 0) factors[h] = factor;
     }
     if constexpr (kHasTwoTiles) {
-      asm volatile("cp.async.wait_group 1;");
+      wait_copies<1>();
       __syncwarp();
       if (step + 1 < num_steps) expand_keys(step + 1);
       __syncwarp();
@@ -272,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
     }
     if constexpr (!kHasTwoTiles) __syncthreads();
   }
-  asm volatile("cp.async.wait_group 0;");
+  wait_copies<0>();
 
   if (threadIdx.x % (kThreads / kHeads) == 0) {
     const int h = threadIdx.x / (kThreads / kHeads);

@@ -26,6 +26,27 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t 
                : "r"(address));
 }
 
+// Turned queries of kHeads heads of row t into rows of shared memory.
+template <int kHeads>
+__device__ __forceinline__ void load_queries(const AttentionArgs& p, int64_t t, int first_head, uint8_t* queries) {
+  constexpr int kDim = kFastAttentionDim, kPieces = kDim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += static_cast<int>(blockDim.x)) {
+    const int h = i / kPieces, c = i % kPieces;
+    uint4 v = *reinterpret_cast<const uint4*>(p.q.row(t) + (first_head + h) * kDim + 8 * c);
+    const int pair = 4 * c - (kDim / 2 - kFastAttentionPairs);
+    if (pair >= 0) {
+      auto* x = reinterpret_cast<__nv_bfloat162*>(&v);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float2 f = __bfloat1622float2(x[j]);
+        turn(f.x, f.y, p.cos.row(t)[pair + j], p.sin.row(t)[pair + j]);
+        x[j] = __floats2bfloat162_rn(f.x, f.y);
+      }
+    }
+    *reinterpret_cast<uint4*>(queries + piece_at<2 * kDim>(h, c)) = v;
+  }
+}
+
 // Two equal BF16 factors that turn bare codes into expanded values.
 __device__ __forceinline__ uint32_t window_factor(uint32_t scale) {
   const uint32_t exponent = min(scale + 94u, 254u);  // 2^(scale - 127) 2^120 2^-26

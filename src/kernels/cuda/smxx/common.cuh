@@ -117,6 +117,47 @@ __device__ __forceinline__ float e2m1_value(uint32_t code) {
   return code & 8 ? -v : v;
 }
 
+template <int kPairs>
+__device__ __forceinline__ float largest_of(const __nv_bfloat162* pairs) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float2 f = __bfloat1622float2(pairs[i]);
+    largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
+  }
+  return largest;
+}
+// Columns of a scale group rounded to e4m3 (model.md 6.2, act), given the largest magnitude of the group. Two at a
+// time, since such conversions are slow.
+template <int kPairs>
+__device__ __forceinline__ void round_pairs(__nv_bfloat162* pairs, float largest) {
+  const float scale = ue8m0_value(ue8m0_ceil(fmaxf(largest, kActFloor), kInvE4M3)), inverse = 1.f / scale;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float2 f = __bfloat1622float2(pairs[i]);
+    const __nv_fp8x2_storage_t codes =
+        __nv_cvt_float2_to_fp8x2({f.x * inverse, f.y * inverse}, __NV_SATFINITE, __NV_E4M3);
+    const float2 rounded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+    pairs[i] = __floats2bfloat162_rn(rounded.x * scale, rounded.y * scale);
+  }
+}
+
+// ---- asynchronous copies to shared memory ---------------------------------------------------------------------------
+
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+__device__ __forceinline__ void copy_word_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
+}
+
 // ---- sums over lanes and blocks -------------------------------------------------------------------------------------
 
 template <int kLanes = kWarp>

@@ -59,26 +59,6 @@ __device__ __forceinline__ void wait_all_but(int pending) {
   }
 }
 
-// The 32 columns of a scale group, rounded to e4m3 (model.md 6.2, act).
-__device__ __forceinline__ void round_group(uint4 (&v)[4]) {
-  auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
-  float largest = 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float2 f = __bfloat1622float2(pairs[i]);
-    largest = fmaxf(largest, fmaxf(fabsf(f.x), fabsf(f.y)));
-  }
-  const float scale = ue8m0_value(ue8m0_ceil(fmaxf(largest, kActFloor), kInvE4M3)), inverse = 1.f / scale;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float2 f = __bfloat1622float2(pairs[i]);
-    const __nv_fp8x2_storage_t codes =
-        __nv_cvt_float2_to_fp8x2({f.x * inverse, f.y * inverse}, __NV_SATFINITE, __NV_E4M3);
-    const float2 rounded = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
-    pairs[i] = __floats2bfloat162_rn(rounded.x * scale, rounded.y * scale);
-  }
-}
-
 // 8 neighbouring columns of a token in the order in which two codes leave a masked word together.
 template <Format F>
 __device__ __forceinline__ uint4 in_code_order(const uint4& v) {
@@ -233,7 +213,8 @@ __device__ void keep_tokens(const Task& task, const FewMemory& memory, bool roun
     const int token = i / num_groups, group = i % num_groups;
     const uint4* from = reinterpret_cast<const uint4*>(tokens.row(token) + 32 * group);
     uint4 v[4] = {from[0], from[1], from[2], from[3]};
-    if (rounds) round_group(v);
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
+    if (rounds) round_pairs<16>(pairs, largest_of<16>(pairs));
     uint8_t* to = shared + memory.kept_at + group / 4 * memory.tokens * 256;
 #pragma unroll
     for (int k = 0; k < 4; ++k) *reinterpret_cast<uint4*>(to + wide_piece_at(token, group % 4 * 4 + k)) = v[k];

@@ -179,7 +179,7 @@ struct AttentionArgs {
 };
 constexpr int kAttentionHeads = 8;  // of a block
 void launch_attention(cudaStream_t stream, const AttentionArgs& a);
-constexpr int kFastAttentionDim = 512, kFastAttentionKeys = 640;
+constexpr int kFastAttentionDim = 512, kFastAttentionPairs = 32, kFastAttentionKeys = 640;
 bool fits_fast_attention(const AttentionArgs& a);
 void launch_fast_attention(cudaStream_t stream, const AttentionArgs& a);
 void launch_few_attention(cudaStream_t stream, const AttentionArgs& a);
@@ -310,7 +310,7 @@ struct ExpertArgs {
   float limit;
   Layout layout;  // of x and a
 };
-// Tiles of up to kFewTokens. Either may be nullptr: FP4 experts with planned tiles, one FP8 expert with all rows.
+// Tiles of up to 8 tokens. Either may be nullptr: FP4 experts with planned tiles, one FP8 expert with all rows.
 void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared);
 // Tiles of 64 or 128 tokens.
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a);

@@ -49,12 +49,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
     }
   }
   if (rounds) {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(to_f(v[i])));
-    const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max<4>(largest), kActFloor), kInvE4M3));
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = to_b(e4m3_value(e4m3_code(to_f(v[i]) / scale)) * scale);
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
+    round_pairs<4>(pairs, lane_max<4>(largest_of<4>(pairs)));
   }
   __align__(16) Bf16 w[8];
 #pragma unroll

@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(SiteArgs f, int 
 void launch_site(cudaStream_t stream, const SiteArgs& a) {
   const int pieces = static_cast<int>(blocks_for(a.d, kChannels));
   // Enough blocks for the machine first, then as many rows as possible for one reading of the matrix.
-  const int rows = std::max(1, std::min(16, a.num_rows * pieces / 1024));
+  const int rows = std::max(1, std::min(64, a.num_rows * pieces / 1024));
   start("mhc", spread_kernel, dim3(pieces, static_cast<unsigned>(blocks_for(a.num_rows, rows))), kChannels, 0, stream,
         a, rows);
   if (a.fn == nullptr && a.gain == nullptr) return;

@@ -23,15 +23,12 @@ __device__ void round_row(const Bf16* x, Bf16* rounded, int64_t d) {
   for (int64_t first = 0; first < d; first += kPlanThreads * 8) {
     const int64_t c = first + threadIdx.x * 8;
     __align__(16) Bf16 v[8] = {};
-    float largest = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (c < d) v[i] = x[c + i];
-      largest = fmaxf(largest, fabsf(to_f(v[i])));
     }
-    const float scale = ue8m0_value(ue8m0_ceil(fmaxf(lane_max<4>(largest), kActFloor), kInvE4M3));
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = to_b(e4m3_value(e4m3_code(to_f(v[i]) / scale)) * scale);
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
+    round_pairs<4>(pairs, lane_max<4>(largest_of<4>(pairs)));
     if (c < d) *reinterpret_cast<uint4*>(rounded + c) = *reinterpret_cast<const uint4*>(v);
   }
 }
@@ -112,25 +109,22 @@ __global__ void __launch_bounds__(kSumThreads)
   z.row(t)[c + 1] = to_b(sum.y);
 }
 
-// kN: tokens of an expert's tile, in eights. Both experts' tiles are counted through. Parts have 16 rows of w2 where
-// that is enough for the tokens' sake: small tiles share out evenly.
-template <int kN>
-constexpr int kDownM = kN;
-template <int kN>
+// Tiles of 8 tokens; both kinds of experts' tiles are counted through. Parts have 32 rows of w1 and w3, so that tokens
+// are put in order less often, and 16 of w2: small tiles share out evenly.
+constexpr int kFewTileTokens = 8, kUpM = 2, kDownM = 1;
 __global__ void __launch_bounds__(kProductThreads, 2)
     few_gate_up_kernel(FewTask<GateUpTask> experts, FewTask<GateUpTask> one, FewMemory memory) {
   begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
   few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, 2, kN>(experts, memory, shared, false, true);
+  few_rows<Format::kFp4, kUpM, 1>(experts, memory, shared, false, true);
 }
-template <int kN>
 __global__ void __launch_bounds__(kProductThreads, 2)
     few_down_kernel(FewTask<DownTask> experts, FewTask<DownTask> one, FewMemory memory) {
   begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
   few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, kDownM<kN>, kN>(experts, memory, shared, false, true);
+  few_rows<Format::kFp4, kDownM, 1>(experts, memory, shared, false, true);
 }
 
 // Experts of one format in a launch for few tokens.
@@ -148,17 +142,17 @@ struct FewExperts {
     return num_rows == 0 ? 0 : few_sum_bytes(cols, tile_rows(balances), tokens);
   }
   template <typename Task>
-  FewTask<Task> task(const Task& task, bool balances, int tile_tokens, int first_block) const {
-    if (num_rows == 0) return {task, 0, tile_tokens, 1, first_block};
-    return {task, static_cast<int>(blocks_for(rows, tile_rows(balances))), tile_tokens, parts(balances), first_block};
+  FewTask<Task> task(const Task& task, bool balances, int first_block) const {
+    const int row_tiles = num_rows == 0 ? 0 : static_cast<int>(blocks_for(rows, tile_rows(balances)));
+    return {task, row_tiles, kFewTileTokens, num_rows == 0 ? 1 : parts(balances), first_block};
   }
 };
 
-template <int kN, int kM, typename Task>
+template <int kM, typename Task>
 void launch_few(const char* name, void (*kernel)(FewTask<Task>, FewTask<Task>, FewMemory), cudaStream_t stream,
                 const FewExperts& experts, const FewExperts& one, int max_tiles, const Task& expert_task,
                 const Task& one_task) {
-  const int tokens = std::min(8 * kN, std::max(experts.num_rows, one.num_rows));
+  const int tokens = std::min(kFewTileTokens, std::max(experts.num_rows, one.num_rows));
   const int stage = std::max(one.num_rows == 0 ? 0 : FewStage<Format::kFp8, 1>::bytes(tokens),
                              experts.num_rows == 0 ? 0 : FewStage<Format::kFp4, kM>::bytes(tokens));
   auto plan_for = [&](bool balances) {
@@ -167,25 +161,10 @@ void launch_few(const char* name, void (*kernel)(FewTask<Task>, FewTask<Task>, F
   };
   const bool balances = plan_for(true).fits;
   const FewPlan plan = plan_for(balances);
-  constexpr int kOneTokens = 8;
-  const auto first = one.task(one_task, balances, kOneTokens, 0);
-  const int first_tiles = first.row_tiles * static_cast<int>(blocks_for(one.num_rows, kOneTokens));
-  const auto then = experts.task(expert_task, balances, 8 * kN, first_tiles);
+  const auto first = one.task(one_task, balances, 0);
+  const int first_tiles = first.row_tiles * static_cast<int>(blocks_for(one.num_rows, kFewTileTokens));
+  const auto then = experts.task(expert_task, balances, first_tiles);
   launch_persistent(name, kernel, first_tiles + then.row_tiles * max_tiles, plan, stream, then, first, plan.memory);
-}
-
-template <int kN>
-void launch_few(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* one) {
-  const ExpertArgs none{};
-  const ExpertArgs &e = experts == nullptr ? none : *experts, &o = one == nullptr ? none : *one;
-  // A tile of gate and up has whole scale groups of the activations of both.
-  launch_few<kN, 2>("few_gate_up", few_gate_up_kernel<kN>, stream, {e.slots.num_rows, e.hidden, 2 * e.width, 32, 64},
-                    {o.slots.num_rows, o.hidden, 2 * o.width, 16, 64}, e.slots.max_tiles,
-                    gate_up_task<Format::kFp4>(e, Order::kNatural), gate_up_task<Format::kFp8>(o, Order::kNatural));
-  launch_few<kN, kDownM<kN>>("few_down", few_down_kernel<kN>, stream,
-                             {e.slots.num_rows, e.width, e.hidden, 16 * kDownM<kN>, 16},
-                             {o.slots.num_rows, o.width, o.hidden, 16, 16}, e.slots.max_tiles,
-                             down_task<Format::kFp4>(e), down_task<Format::kFp8>(o));
 }
 
 template <Format F>
@@ -206,8 +185,9 @@ void launch_experts_as(cudaStream_t stream, const ExpertArgs& p) {
 
 }  // namespace
 
+// Measured: an expert's weights pass through twice as fast for 8 tokens as for 64.
 int moe_tile_tokens(double rows_per_expert) {
-  return rows_per_expert <= 6 ? 8 : rows_per_expert <= 12 ? 16 : rows_per_expert <= kManyRows ? 64 : kTileTokens;
+  return rows_per_expert <= 9 ? kFewTileTokens : rows_per_expert <= kManyRows ? 64 : kTileTokens;
 }
 
 void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,
@@ -217,9 +197,15 @@ void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x,
 }
 
 void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared) {
-  if (experts == nullptr || experts->slots.tile_tokens <= 8) return launch_few<1>(stream, experts, shared);
-  launch_few<2>(stream, experts, nullptr);
-  if (shared != nullptr) launch_few<1>(stream, nullptr, shared);
+  const ExpertArgs none{};
+  const ExpertArgs &e = experts == nullptr ? none : *experts, &o = shared == nullptr ? none : *shared;
+  // A tile of gate and up has whole scale groups of the activations of both.
+  launch_few<kUpM>("few_gate_up", few_gate_up_kernel, stream, {e.slots.num_rows, e.hidden, 2 * e.width, 16 * kUpM, 64},
+                   {o.slots.num_rows, o.hidden, 2 * o.width, 16, 64}, e.slots.max_tiles,
+                   gate_up_task<Format::kFp4>(e, Order::kNatural), gate_up_task<Format::kFp8>(o, Order::kNatural));
+  launch_few<kDownM>("few_down", few_down_kernel, stream, {e.slots.num_rows, e.width, e.hidden, 16 * kDownM, 16},
+                     {o.slots.num_rows, o.width, o.hidden, 16, 16}, e.slots.max_tiles, down_task<Format::kFp4>(e),
+                     down_task<Format::kFp8>(o));
 }
 
 void launch_experts(cudaStream_t stream, Format format, const ExpertArgs& a) {

@@ -72,9 +72,6 @@ struct RowPointer {
   }
 };
 
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
 // Zeros instead where the columns have ended.
 __device__ __forceinline__ void copy_async_or_clear(uint32_t to, const void* from, bool exists) {
   if (exists) {
@@ -82,16 +79,6 @@ __device__ __forceinline__ void copy_async_or_clear(uint32_t to, const void* fro
   } else {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
   }
-}
-__device__ __forceinline__ void copy_word_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
 }
 
 // 128 columns in shared memory: [tokens][4 lanes of a quad] pieces of 64 bytes, 80 apart, rows 320 apart, and the coded

@@ -5,8 +5,8 @@
 //   key
 //             of its bf16 value, 0 for "never chosen" (NaN, -inf, invisible)
 //   blocks    at the candidate source: the best key of every block, the newest one forced in
-//   top_k     a cluster of blocks a row: two passes of counting find the k-th largest key, one pass in order writes the
-//   indices
+//   top_k     a cluster of blocks a row, one block with many rows: two passes of counting find the k-th largest key,
+//   one pass in order writes the indices
 //
 // Sums: channels in the order of smxx/mma.cuh, heads 2 q, 2 q + 1 of every 8 ascending, then quads by butterfly.
 // Rows are worked on as many at a time as the workspace holds scores for; a row's result does not depend on that.
@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxHeads = kMaxIndexHeads;
 constexpr int kScoreThreads = 256, kScoreWarps = kScoreThreads / kWarp;
 constexpr int kTopThreads = 1024, kPerThread = 8;
-constexpr int kTopBlocks = 8;  // of a cluster
+constexpr unsigned kTopBlocks = 8;  // of a cluster at most
 constexpr uint32_t kForced = 0xffff;
 
 // Larger scores have larger keys; equal scores (0 and -0 too) equal ones.
@@ -91,15 +91,19 @@ __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kScoreWarps * 16;
   for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kScoreWarps + threadIdx.x / kWarp) * 16; first < count;
        first += step) {
+    const int64_t entries[2] = {entry_at(s, t, first + r, visible), entry_at(s, t, first + r + 8, visible)};
+    if (!__any_sync(0xffffffffu, entries[0] >= 0 || entries[1] >= 0)) {  // candidates that are not there yet
+      for (int64_t place = first + lane; place < min(count, first + 16); place += kWarp) keys[place] = 0;
+      continue;
+    }
     uint4 raw[2][1];
     uint32_t factor[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       raw[i][0] = {};
       factor[i] = 0;
-      const int64_t entry = entry_at(s, t, first + r + 8 * i, visible);
-      if (entry < 0 || !has_group) continue;
-      const IndexRecord record = index_record(s.cache, table, static_cast<uint32_t>(entry));
+      if (entries[i] < 0 || !has_group) continue;
+      const IndexRecord record = index_record(s.cache, table, static_cast<uint32_t>(entries[i]));
       raw[i][0] = *reinterpret_cast<const uint4*>(record.codes + 16 * q);
       factor[i] = scale_factor<Format::kFp4>(record.scales[q]);
     }
@@ -125,8 +129,7 @@ __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
       }
       sum = lane_sum<4>(sum);
       const int64_t place = first + r + 8 * i;
-      if (q == 0 && place < count)
-        keys[place] = static_cast<uint16_t>(entry_at(s, t, place, visible) < 0 ? 0 : ordered_key(sum));
+      if (q == 0 && place < count) keys[place] = static_cast<uint16_t>(entries[i] < 0 ? 0 : ordered_key(sum));
     }
   }
 }
@@ -209,11 +212,11 @@ __device__ void count_bytes(const uint16_t* keys, int64_t begin, int64_t end, in
 }
 
 // all[256] = sum of the cluster's bins.
-__device__ void add_bins(const uint32_t* bins, uint32_t* all) {
+__device__ void add_bins(const uint32_t* bins, int num_blocks, uint32_t* all) {
   cluster_barrier();
   if (threadIdx.x < 256) {
     uint32_t sum = 0;
-    for (int rank = 0; rank < kTopBlocks; ++rank) sum += remote_word(bins + threadIdx.x, rank);
+    for (int rank = 0; rank < num_blocks; ++rank) sum += remote_word(bins + threadIdx.x, rank);
     all[threadIdx.x] = sum;
   }
   __syncthreads();
@@ -248,29 +251,29 @@ __device__ void find_bin(const uint32_t* bins, int wanted, int* bin, int* left) 
   __syncthreads();
 }
 
-// A cluster of blocks a row, each with a piece of the keys in order.
-__global__ void __cluster_dims__(kTopBlocks, 1, 1) __launch_bounds__(kTopThreads) top_k_kernel(TopK p) {
+// A cluster of num_blocks a row, each with a piece of the keys in order.
+__global__ void __launch_bounds__(kTopThreads) top_k_kernel(TopK p, int num_blocks) {
   begin_kernel();
   __shared__ uint32_t counters[256 * kWarp], high_bins[256], low_bins[256], all[256], scratch[kWarp];
   __shared__ uint32_t found[2];  // of this block: keys above the border, keys that equal it
   __shared__ int bin[2], left[2];
-  const int row = blockIdx.x / kTopBlocks, rank = static_cast<int>(cluster_rank());
+  const int row = static_cast<int>(blockIdx.x) / num_blocks, rank = static_cast<int>(cluster_rank());
   const int64_t t = p.scores.first_row + row;
   const int64_t visible = (p.scores.positions[t] + 1) / p.scores.cache.ratio;
   const int64_t count = p.block_size > 1 ? blocks_for(visible, p.block_size) : num_places(p.scores, visible);
   const uint16_t* keys = p.keys + row * p.stride;
   int32_t* out = p.out.row(t);
-  const int64_t share = blocks_for(count, kTopBlocks * kPerThread) * kPerThread;
+  const int64_t share = blocks_for(count, num_blocks * kPerThread) * kPerThread;
   const int64_t begin = min(count, rank * share), end = min(count, begin + share);
 
   count_bytes(keys, begin, end, -1, counters, high_bins);
-  add_bins(high_bins, all);
+  add_bins(high_bins, num_blocks, all);
   find_bin(all, p.k, &bin[0], &left[0]);
   uint32_t border = 0;  // keys above it are chosen, and the first `ties` that equal it
   int ties = 0;
   if (bin[0] >= 0) {
     count_bytes(keys, begin, end, bin[0], counters, low_bins);
-    add_bins(low_bins, all);
+    add_bins(low_bins, num_blocks, all);
     find_bin(all, left[0], &bin[1], &left[1]);
     border = static_cast<uint32_t>(bin[0] << 8 | bin[1]);
     ties = left[1];
@@ -284,7 +287,7 @@ __global__ void __cluster_dims__(kTopBlocks, 1, 1) __launch_bounds__(kTopThreads
   }
   cluster_barrier();
   int num_above = 0, num_equal = 0, total = 0, total_equal = 0;  // of the blocks before, of all
-  for (int r = 0; r < kTopBlocks; ++r) {
+  for (int r = 0; r < num_blocks; ++r) {
     const int above = static_cast<int>(remote_word(found, r)), equal = static_cast<int>(remote_word(found + 1, r));
     if (r < rank) num_above += above, num_equal += equal;
     total += above, total_equal += equal;
@@ -344,8 +347,13 @@ void launch_block_keys(cudaStream_t stream, const ScoreArgs& a, uint16_t* out, i
 }
 void launch_top_k(cudaStream_t stream, const ScoreArgs& scores, const uint16_t* keys, int64_t stride, int block_size,
                   Rows<int32_t> out, int k) {
-  start("top_k", top_k_kernel, kTopBlocks * scores.num_rows, kTopThreads, 0, stream,
-        TopK{scores, keys, stride, block_size, out, k});
+  // As many blocks a row as have places beside each other, two a multiprocessor.
+  unsigned blocks = kTopBlocks;
+  while (blocks > 1 &&
+         blocks * static_cast<unsigned>(scores.num_rows) > 2u * static_cast<unsigned>(num_multiprocessors()))
+    blocks /= 2;
+  start_clusters("top_k", top_k_kernel, blocks * static_cast<unsigned>(scores.num_rows), blocks, kTopThreads, 0, stream,
+                 TopK{scores, keys, stride, block_size, out, k}, static_cast<int>(blocks));
 }
 
 }  // namespace deepinfer::kernels::cuda
