@@ -110,7 +110,9 @@ FewSplit split_few(LinearTask& task) {
   const int tokens = std::min(task.num_tokens, 8 * kN);
   const int kept_bytes = task.keeps_tokens ? static_cast<int>(kept_token_bytes(tokens, task.cols)) : 0;
   FewSplit best{};
-  for (int parts = 1; parts <= kProductWarps; parts *= 2) {
+  // BF16 weights are not expanded: memory is the limit, and long rings count more than equal work.
+  constexpr int kMostParts = F == Format::kBF16 ? 1 : kProductWarps;
+  for (int parts = 1; parts <= kMostParts; parts *= 2) {
     const int rows = 16 * kM * parts, row_tiles = static_cast<int>(grid_of(task, rows, 8 * kN).x);
     const FewPlan plan = plan_few_memory(FewStage<F, kM>::bytes(task.keeps_tokens ? 0 : tokens),
                                          few_sum_bytes(task.cols, rows, tokens), kept_bytes, tokens);
