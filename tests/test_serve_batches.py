@@ -210,9 +210,14 @@ def test_files_and_batches_outlive_the_process(tmp_path: Path) -> None:
             text = rows[name]["response"]["body"]["choices"][0]["text"]
             assert text == expected[body["max_tokens"]]["choices"][0]["text"]
         kept = [f.id for f in client.files.list()]
+        newer = [
+            client.batches.create(input_file_id=file, endpoint="/v1/responses", completion_window="24h").id
+            for _ in range(4)
+        ]
     with Server(*args) as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
         assert client.batches.retrieve(batch.id) == done
+        assert [b.id for b in client.batches.list()] == [*newer[::-1], batch.id]
         assert [f.id for f in client.files.list()] == kept and file in kept
         assert client.files.content(done.output_file_id or "").text == output
 

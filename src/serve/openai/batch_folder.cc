@@ -1,10 +1,12 @@
 #include "serve/openai/batch_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "serve/fields.h"
 #include "serve/folder.h"
 #include "serve/json_writer.h"
 
@@ -38,18 +40,21 @@ Result<std::vector<SavedBatch>> BatchFolder::load() {
       continue;
     }
     SavedBatch batch{.id = name, .tenant = std::string(tree->root().find("tenant").text())};
+    parse_number(tree->root().find("order"), batch.order);
     text::append_json(tree->root().find("batch"), text::JsonStyle::kCompact, batch.object);
     DI_TRY(batch.output, whole_lines(path_of(name + ".output")));
     DI_TRY(batch.errors, whole_lines(path_of(name + ".errors")));
     batches.push_back(std::move(batch));
   }
+  std::ranges::sort(batches, {}, &SavedBatch::order);
   return batches;
 }
 
-void BatchFolder::save(const std::string& id, const std::string& tenant, const std::string& object) const {
+void BatchFolder::save(const std::string& id, const std::string& tenant, int64_t order,
+                       const std::string& object) const {
   if (folder_.empty()) return;
   JsonWriter w;
-  w.begin_object().field("tenant", tenant).key("batch").raw(object).end_object();
+  w.begin_object().field("tenant", tenant).field("order", order).key("batch").raw(object).end_object();
   auto done = write_file(path_of(id), w.text());
   if (!done) spdlog::error("a batch could not be saved: {}", done.error().message);
 }

@@ -8,6 +8,7 @@
 // What cannot be written is named in the log: the batch goes on, and after a restart its last lines run again.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@ namespace deepinfer::serve::openai {
 
 struct SavedBatch {
   std::string id, tenant;
+  int64_t order = 0;           // in which they came
   std::string object;          // JSON, as the API shows it
   std::string output, errors;  // whole lines
 };
@@ -26,9 +28,9 @@ class BatchFolder {
  public:
   explicit BatchFolder(std::string folder) : folder_(std::move(folder)) {}  // empty: none
 
-  // Makes the folder; gives what an earlier process left, in the order of their names.
+  // Makes the folder; gives what an earlier process left, in the order in which they came.
   Result<std::vector<SavedBatch>> load();
-  void save(const std::string& id, const std::string& tenant, const std::string& object) const;
+  void save(const std::string& id, const std::string& tenant, int64_t order, const std::string& object) const;
   void append_output(const std::string& id, std::string_view line) const { append(id + ".output", line); }
   void append_error(const std::string& id, std::string_view line) const { append(id + ".errors", line); }
   // The lines are in files of the API now, or the batch is forgotten altogether.

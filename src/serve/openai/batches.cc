@@ -134,6 +134,7 @@ struct Batches::Draft {
 
 struct Batches::Batch {
   std::string id = new_id("batch_");
+  int64_t order = 0;  // in which they came
   Principal principal;
   Draft draft;
   std::string status = "validating";
@@ -236,6 +237,7 @@ void Batches::create(CallPtr call) {
 
 void Batches::begin(CallPtr call, Draft draft) {
   auto batch = std::make_shared<Batch>();
+  batch->order = next_order_++;
   batch->principal = call->principal;
   batch->principal.priority = kLowestPriority;
   batch->draft = std::move(draft);
@@ -252,7 +254,7 @@ void Batches::begin(CallPtr call, Draft draft) {
 void Batches::change(Batch& batch, std::string_view status) {
   batch.status = status;
   batch.times[batch.status + "_at"] = unix_seconds();
-  folder_.save(batch.id, batch.principal.name, batch.json());
+  folder_.save(batch.id, batch.principal.name, batch.order, batch.json());
 }
 
 // A batch that cannot go on; what was answered is kept.
@@ -266,7 +268,6 @@ void Batches::end_failed(Batch& batch, std::string code, std::string message) {
 Result<void> Batches::load() {
   DI_TRY(std::vector<SavedBatch> saved, folder_.load());
   for (const SavedBatch& s : saved) resume(s);
-  batches_.sort([](const auto& a, const auto& b) { return a->times["created_at"] < b->times["created_at"]; });
   return {};
 }
 
@@ -281,6 +282,8 @@ void Batches::resume(const SavedBatch& saved) {
   auto string = [&](const char* name) { return std::string(object.find(name).text()); };
   auto batch = std::make_shared<Batch>();
   batch->id = saved.id;
+  batch->order = saved.order;
+  next_order_ = std::max(next_order_, saved.order + 1);
   batch->status = string("status");
   batch->output_file_id = string("output_file_id");
   batch->error_file_id = string("error_file_id");

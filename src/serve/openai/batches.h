@@ -61,6 +61,7 @@ class Batches {
   Service& service_;
   BatchFolder folder_;
   std::list<std::shared_ptr<Batch>> batches_;  // oldest first; shared with the callbacks of their lines
+  int64_t next_order_ = 0;
   int num_in_flight_ = 0;
 };
 

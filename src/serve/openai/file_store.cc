@@ -18,14 +18,16 @@ int64_t bytes_of(const File& file) {
   return static_cast<int64_t>(file.data.size() + file.name.size());
 }
 
-std::string head_of(const std::string& tenant, const File& file) {
+std::string head_of(const std::string& tenant, int64_t order, const File& file) {
   JsonWriter w;
-  w.begin_object().field("tenant", tenant).field("name", file.name).field("purpose", file.purpose);
+  w.begin_object().field("tenant", tenant).field("order", order).field("name", file.name);
+  w.field("purpose", file.purpose);
   return w.field("created_at", file.created_s).field("bytes", file.data.size()).end_object().take() + "\n";
 }
 
 struct OwnedFile {
   std::string tenant;
+  int64_t order = 0;
   File file;
 };
 
@@ -43,6 +45,7 @@ std::optional<OwnedFile> parse_file(std::string text) {
     return n;
   };
   OwnedFile owned{.tenant = string("tenant"),
+                  .order = number("order"),
                   .file = {.name = string("name"), .purpose = string("purpose"), .created_s = number("created_at")}};
   owned.file.data = std::move(text).substr(end + 1);
   if (number("bytes") != static_cast<int64_t>(owned.file.data.size())) return std::nullopt;
@@ -55,7 +58,7 @@ Result<void> FileStore::load() {
   if (folder_.empty()) return {};
   DI_TRY_VOID(make_folder(folder_));
   DI_TRY(std::vector<std::string> names, names_in(folder_));
-  std::vector<OwnedFile> found;
+  std::lock_guard lock(mutex_);
   for (const std::string& name : names) {
     DI_TRY(std::string text, read_file(path_of(name)));
     auto owned = parse_file(std::move(text));
@@ -65,18 +68,17 @@ Result<void> FileStore::load() {
     }
     owned->file.id = name;
     owned->file.expires_s = owned->file.created_s + keep_.count();
-    found.push_back(std::move(*owned));
+    next_order_ = std::max(next_order_, owned->order + 1);
+    insert({owned->tenant, std::make_shared<const File>(std::move(owned->file)), owned->order});
   }
-  std::ranges::stable_sort(found, {}, [](const OwnedFile& o) { return o.file.created_s; });
-  std::lock_guard lock(mutex_);
-  for (OwnedFile& o : found) insert(o.tenant, std::make_shared<const File>(std::move(o.file)));
   drop_old();
   return {};
 }
 
-Result<void> FileStore::write(const std::string& tenant, const File& file) const {
+Result<void> FileStore::write(const Entry& entry) const {
   if (folder_.empty()) return {};
-  return write_file(path_of(file.id), head_of(tenant, file) + file.data);
+  const File& file = *entry.file;
+  return write_file(path_of(file.id), head_of(entry.tenant, entry.order, file) + file.data);
 }
 
 ApiResult<FilePtr> FileStore::add(const std::string& tenant, File file) {
@@ -85,6 +87,8 @@ ApiResult<FilePtr> FileStore::add(const std::string& tenant, File file) {
   file.expires_s = file.created_s + keep_.count();
   bool is_output = file.purpose == kBatchOutput;
   int64_t bytes = bytes_of(file);
+  // Shared: FilePtr.
+  Entry entry{tenant, std::make_shared<const File>(std::move(file)), 0};
   {
     std::lock_guard lock(mutex_);
     drop_old();
@@ -97,22 +101,23 @@ ApiResult<FilePtr> FileStore::add(const std::string& tenant, File file) {
           .param = "file",
           .code = "storage_full"});
     bytes_ += bytes;  // taken before it is written
+    entry.order = next_order_++;
   }
-  auto written = write(tenant, file);
+  auto written = write(entry);
   if (!written) spdlog::error("a file could not be written: {}", written.error().message);
   std::lock_guard lock(mutex_);
   bytes_ -= bytes;
   if (!written && !is_output)
     return api_fail(500, "storage_failed", "the file could not be stored: " + written.error().message);
-  auto kept = std::make_shared<const File>(std::move(file));  // shared: FilePtr
-  insert(tenant, kept);
+  FilePtr kept = entry.file;
+  insert(std::move(entry));
   return kept;
 }
 
-void FileStore::insert(const std::string& tenant, FilePtr file) {
-  bytes_ += bytes_of(*file);
-  std::string id = file->id;
-  entries_[id] = {tenant, std::move(file), next_order_++};
+void FileStore::insert(Entry entry) {
+  bytes_ += bytes_of(*entry.file);
+  std::string id = entry.file->id;
+  entries_.insert_or_assign(std::move(id), std::move(entry));
 }
 
 FilePtr FileStore::get(const std::string& tenant, const std::string& id) {

@@ -56,9 +56,9 @@ class FileStore {
   };
   using Entries = std::map<std::string, Entry>;
 
-  Result<void> write(const std::string& tenant, const File& file) const;
+  Result<void> write(const Entry& entry) const;
   std::string path_of(const std::string& id) const { return folder_ + "/" + id; }
-  void insert(const std::string& tenant, FilePtr file);
+  void insert(Entry entry);
   Entries::iterator erase(Entries::iterator it);
   void drop_old();
 
