@@ -4,8 +4,9 @@
     examples/sweep/run_sweep.sh --role decode      output tokens/s of a device against tokens/s of a user
     examples/sweep/run_sweep.sh --role drafts      every way to verify drafts, over the speed without
 
-Each point is one `deepinfer bench` with as many requests as run together and without the prefix cache, so that every
-input token is computed. The whole grid is run `--repeats` times, in another order each time, and medians are taken.
+Each point is one `deepinfer bench` with as many requests as run together (or `--waves` times as many) and without the
+prefix cache, so that every input token is computed. The whole grid is run `--repeats` times, in another order each
+time, and medians are taken.
 The weights are the built-in model's, those in `--model`, or generated: `--shape flash --layers 8 --experts 24`.
 """
 
@@ -62,7 +63,7 @@ def prefill(args: argparse.Namespace) -> tuple[list[Point], Chart]:
 
     def place(p: Point) -> tuple[float, float]:
         speed = p.median("prefill_tokens_s")
-        return 1000 * p.concurrency * p.input_tokens / speed, speed / args.devices
+        return 1000 * p.concurrency * args.waves * p.input_tokens / speed, speed / args.devices
 
     return points, Chart("prefill", "time to the last first token, ms", "input tokens/s a device", place)
 
@@ -112,8 +113,8 @@ def acceptance_words(args: argparse.Namespace) -> list[str]:
     return ["--acceptance", str(file)]
 
 
-def measure(p: Point, words: list[str]) -> dict[str, float]:
-    load = {"prompts": p.concurrency, "concurrency": p.concurrency, "repeats": 1}
+def measure(p: Point, words: list[str], waves: int) -> dict[str, float]:
+    load = {"prompts": p.concurrency * waves, "concurrency": p.concurrency, "repeats": 1}
     load |= {"prompt-tokens": p.input_tokens, "output-tokens": p.output_tokens}
     options = [word for name, value in load.items() for word in (f"--{name}", str(value))]
     environment = {**os.environ, **p.environment}
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--input-tokens", type=int, nargs="+", help="prompt lengths")
     parser.add_argument("--output-tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--waves", type=int, default=1, help="requests for each place among those that run together")
     parser.add_argument("--devices", type=int, default=1, help="devices of the engine; a machine without a GPU is one")
     parser.add_argument("--random", action="store_true", help="prompts of random ids instead of a text")
     parser.add_argument("--mean-tokens", type=float, help="simulate drafts that emit so many tokens a round")
@@ -163,7 +165,7 @@ def main() -> None:
     order = random.Random(1)
     for _ in range(args.repeats):
         for p in order.sample(points, len(points)):
-            p.runs.append(measure(p, words))
+            p.runs.append(measure(p, words, args.waves))
     series: dict[str, chart.Points] = {}
     rows = []
     for p in points:

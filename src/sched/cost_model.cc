@@ -14,6 +14,7 @@ constexpr double kForgetting = 0.998;  // a step counts half after 350 more
 constexpr double kPriorWeight = 0.001;
 constexpr double kSizesPerOctave = 4.0, kFactorRate = 0.1;
 constexpr double kLargestJump = 2.0;             // of a factor by one step: one that was held up says little
+constexpr double kHeldUp = 1.25;                 // times its prediction: a step of a known size counts as no more
 constexpr int kKneesFrom = 8;                    // steps: the smooth part has seen something
 constexpr int kKnownFrom = 2, kKnownFor = 5000;  // steps of a size; steps since the last of them
 constexpr std::size_t kSamplerHistory = 9, kSlopeHistory = 5000, kSlopeLeast = 10;
@@ -101,6 +102,7 @@ void CostModel::observe(const StepShape& shape, double forward_ms) {
   double off = std::abs(predict(shape) - forward_ms) / forward_ms;
   error_ = num_observed_ == 0 ? off : 0.95 * error_ + 0.05 * off;
   ++num_observed_;
+  if (knows(shape.rows)) forward_ms = std::min(forward_ms, kHeldUp * predict(shape));
   // Relative errors count: a step of 2 ms must fit as well as one of 200.
   Terms t = terms(shape);
   double target = (forward_ms - base_ms(shape.rows)) / forward_ms;

@@ -37,6 +37,17 @@ TEST(CostModel, LearnsFromStepsOfDifferentShapes) {
   EXPECT_LT(model.recent_error(), 0.04);
 }
 
+// Another program takes the processor for a while: one step of six times the time must not change what the size costs.
+TEST(CostModel, AStepThatWasHeldUpSaysLittleAndALastingChangeIsFollowed) {
+  CostModel model({});
+  for (int i = 0; i < 40; ++i) model.observe({1 + 5 * (i % 2), 0}, i % 2 == 0 ? 1.0 : 2.0);
+  const double before = model.predict({6, 0});
+  model.observe({6, 0}, 12.0);
+  EXPECT_LT(model.predict({6, 0}), 1.05 * before);
+  for (int i = 0; i < 100; ++i) model.observe({6, 0}, 4.0);
+  EXPECT_NEAR(model.predict({6, 0}), 4.0, 0.2);
+}
+
 TEST(CostModel, ProfiledStepsAreTheBaseAndPaddingIsPaidFor) {
   CostModel model({}, {{4, 10.0}, {8, 11.0}, {16, 20.0}});
   EXPECT_DOUBLE_EQ(model.predict({5, 0}), 11.0);
