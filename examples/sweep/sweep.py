@@ -81,7 +81,7 @@ def decode(args: argparse.Namespace) -> tuple[list[Point], Chart]:
 
 def drafts(args: argparse.Namespace) -> tuple[list[Point], Chart]:
     (input_tokens,) = args.input_tokens or [40]
-    loads = [(way, c) for way in WAYS for c in args.concurrency or [1, 4, 16, 64]]
+    loads = [(way, c) for way in args.ways for c in args.concurrency or [1, 4, 16, 64]]
     points = [Point(way, c, input_tokens, args.output_tokens, WAYS[way]) for way, c in loads]
 
     def place(p: Point) -> tuple[float, float]:
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--waves", type=int, default=1, help="requests for each place among those that run together")
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS), help="of --role drafts; off among them")
     parser.add_argument("--devices", type=int, default=1, help="devices of the engine; a machine without a GPU is one")
     parser.add_argument("--random", action="store_true", help="prompts of random ids instead of a text")
     parser.add_argument("--mean-tokens", type=float, help="simulate drafts that emit so many tokens a round")

@@ -40,7 +40,11 @@ Result<std::unique_ptr<DraftControl>> DraftControl::create(const ModelConfig& co
 DraftControl::DraftControl(const ModelConfig& config, const Settings& settings, const MemoryPlan& plan, bool is_host)
     : bytes_per_token_(static_cast<double>(plan.block_bytes) / 128),
       cost_(cost_prior(config, is_host)),
-      planner_({.max_draft = plan.num_drafts, .mode = mode_of(settings), .bytes_per_token = bytes_per_token_}, cost_),
+      planner_({.max_draft = plan.num_drafts,
+                .mode = mode_of(settings),
+                .bytes_per_token = bytes_per_token_,
+                .draft_share = static_cast<double>(config.num_nextn_predict_layers) / config.num_hidden_layers},
+               cost_),
       calibration_(plan.num_drafts,
                    std::vector<double>(settings.confidence_temperature.begin(), settings.confidence_temperature.end()),
                    settings.batch_invariant) {}

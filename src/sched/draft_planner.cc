@@ -121,6 +121,7 @@ std::vector<DraftPlanner::Option> DraftPlanner::rate_all(std::span<const DraftQu
   double context = 0.0;
   for (const DraftQuery& q : queries) context += static_cast<double>(q.length) * config_.bytes_per_token;
   double sampler = sampler_.predict(num_seqs), draft = draft_pass_.predict(num_seqs);
+  if (draft == 0.0) draft = config_.draft_share * cost_.predict({num_seqs * n, 0.0});
   std::vector<double> cost = cost_.table(num_seqs, n, context, sampler);
   std::vector<Option> options = {{num_seqs, static_cast<double>(num_seqs), cost[0]}};
   for (double& ms : cost)
