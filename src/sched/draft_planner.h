@@ -46,7 +46,7 @@ struct DraftConfig {
   double bytes_per_token = 0.0;     // of keys that a row reads, for the cost of context
   double hysteresis = 0.005;        // towards `scheduled`
   double width_hysteresis = 0.002;  // between widths and off
-  double explore_share = 0.005;     // of the time; 0: never
+  double explore_share = 0.0045;    // of the time; 0: never
   double draft_share = 0.0;         // of a step of as many rows that a draft pass takes, until one was measured
 };
 
