@@ -88,9 +88,9 @@ void ThreadPool::work(int thread) {
       wake_.wait(lock, [&] { return is_new(std::memory_order_seq_cst); });
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
-    if (stop_.load()) return;
-    uint64_t job = job_.load(std::memory_order_acquire);
+    uint64_t job = job_.load(std::memory_order_seq_cst);
     seen = job >> kNumberShift;
+    if (stop_.load()) return;  // after the number was taken: the destructor's own number would else pass for a seen job
     bool has_joined = false;
     while (!has_joined && (job & kOpen) != 0 && job >> kNumberShift == seen) {
       has_joined = job_.compare_exchange_weak(job, job + 1, std::memory_order_acq_rel, std::memory_order_acquire);

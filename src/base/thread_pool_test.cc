@@ -55,6 +55,16 @@ TEST(ThreadPool, SharedWorkIsDoneOnceWithOrWithoutLateWorkers) {
   }
 }
 
+// A worker that is late for the last job may meet the end of the pool at any point of its loop.
+TEST(ThreadPool, EndsWhereverItsWorkersAre) {
+  std::atomic<int> sum{0};
+  for (int i = 0; i < 3000; ++i) {
+    ThreadPool pool(4);
+    pool.share([&](int thread) { sum += thread == 0; });
+  }
+  EXPECT_EQ(sum.load(), 3000);
+}
+
 TEST(ThreadPool, WakesWorkersThatFellAsleep) {
   ThreadPool pool(2);
   std::atomic<int> sum{0};
