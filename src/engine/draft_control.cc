@@ -1,5 +1,6 @@
 #include "engine/draft_control.h"
 
+#include "sched/block_ledger.h"
 #include "weights/footprint.h"
 
 namespace deepinfer::engine {
@@ -38,7 +39,7 @@ Result<std::unique_ptr<DraftControl>> DraftControl::create(const ModelConfig& co
 }
 
 DraftControl::DraftControl(const ModelConfig& config, const Settings& settings, const MemoryPlan& plan, bool is_host)
-    : bytes_per_token_(static_cast<double>(plan.block_bytes) / 128),
+    : bytes_per_token_(static_cast<double>(plan.block_bytes) / sched::kBlockTokens),
       cost_(cost_prior(config, is_host)),
       planner_({.max_draft = plan.num_drafts,
                 .mode = mode_of(settings),

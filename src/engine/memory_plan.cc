@@ -6,6 +6,7 @@
 #include "cache/global_pool.h"
 #include "cache/state_pool.h"
 #include "engine/executor.h"
+#include "sched/block_ledger.h"
 
 namespace deepinfer::engine {
 namespace {
@@ -85,12 +86,13 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
     return fail(Code::kInvalid, "max_model_len {} exceeds the model's {} positions", options.max_model_len, full);
   }
   int64_t length = options.max_model_len > 0 ? options.max_model_len : full;
-  int64_t per_sequence = ceil_div(length + slack, int64_t{128});
+  int64_t per_sequence = ceil_div(length + slack, sched::kBlockTokens);
   auto budget = static_cast<int64_t>(static_cast<double>(free_memory) * options.memory_fraction);
   int64_t affordable = plan.block_bytes > 0 ? (budget - plan.fixed_bytes()) / plan.block_bytes - 1
                                             : per_sequence * kDefaultFullSequences;
-  int64_t least_blocks =
-      options.max_model_len > 0 ? per_sequence : std::min(per_sequence, ceil_div(int64_t{1024} + slack, int64_t{128}));
+  int64_t least_blocks = options.max_model_len > 0
+                             ? per_sequence
+                             : std::min(per_sequence, ceil_div(int64_t{1024} + slack, sched::kBlockTokens));
   if (affordable < least_blocks) {
     return fail(Code::kExhausted,
                 "not enough memory: {} for {} state slots, {} for {} stored windows, {} of scratch, {} of buffers and "
@@ -103,14 +105,15 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config, const EngineOptions& o
   }
   int64_t most = std::min<int64_t>(per_sequence * kDefaultFullSequences, per_sequence * plan.max_sequences);
   plan.num_blocks = std::min(affordable, std::max(most, least_blocks));
-  plan.max_model_len = std::min(length, plan.num_blocks * 128 - slack);
+  plan.max_model_len = std::min(length, plan.num_blocks * sched::kBlockTokens - slack);
   return plan;
 }
 
 std::string MemoryPlan::description() const {
   std::string text = fmt::format("weights    {} mapped\n", mebibytes(weight_bytes));
-  text += fmt::format("cache      {} in {} blocks of 128 positions, {:.1f} B a token\n",
-                      mebibytes(block_bytes * num_blocks), num_blocks, static_cast<double>(block_bytes) / 128);
+  text +=
+      fmt::format("cache      {} in {} blocks of {} positions, {:.1f} B a token\n", mebibytes(block_bytes * num_blocks),
+                  num_blocks, sched::kBlockTokens, static_cast<double>(block_bytes) / sched::kBlockTokens);
   text += fmt::format("states     {} in {} slots\n", mebibytes(slot_bytes * (num_slots + 1)), num_slots);
   text += fmt::format("windows    {} in {} places for stored prefix boundaries, {}\n",
                       mebibytes(window_bytes * num_windows), num_windows,

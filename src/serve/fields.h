@@ -58,6 +58,10 @@ bool parse_number(JsonValue v, N& out) {
   auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), out);
   return ec == std::errc() && end == s.data() + s.size();
 }
+inline int64_t integer_or(JsonValue v, int64_t otherwise) {
+  int64_t n = 0;
+  return parse_number(v, n) ? n : otherwise;
+}
 
 template <typename T, typename B, typename M>
 Field<T> number_of(std::string_view name, M B::* member, double low, double high) {

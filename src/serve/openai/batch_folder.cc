@@ -39,8 +39,9 @@ Result<std::vector<SavedBatch>> BatchFolder::load() {
       spdlog::warn("{} is not a batch of this service and is left out", path_of(name));
       continue;
     }
-    SavedBatch batch{.id = name, .tenant = std::string(tree->root().find("tenant").text())};
-    parse_number(tree->root().find("order"), batch.order);
+    SavedBatch batch{.id = name,
+                     .tenant = std::string(tree->root().find("tenant").text()),
+                     .order = integer_or(tree->root().find("order"), 0)};
     text::append_json(tree->root().find("batch"), text::JsonStyle::kCompact, batch.object);
     DI_TRY(batch.output, whole_lines(path_of(name + ".output")));
     DI_TRY(batch.errors, whole_lines(path_of(name + ".errors")));

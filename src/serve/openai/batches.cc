@@ -112,16 +112,6 @@ std::string id_of(std::string_view line) {
   return tree ? std::string(tree->root().find("custom_id").text()) : "";
 }
 
-ApiError no_batch(std::string_view id) {
-  return {.status = 404,
-          .message = fmt::format(
-              "there is no batch '{}'; it never was, belongs to another key, its time is over, or it was lost "
-              "at a restart (--data-dir keeps them)",
-              id),
-          .param = "batch_id",
-          .code = "batch_not_found"};
-}
-
 }  // namespace
 
 // Made from the request on a worker.
@@ -274,11 +264,7 @@ Result<void> Batches::load() {
 void Batches::resume(const SavedBatch& saved) {
   auto tree = text::JsonTree::parse(saved.object);
   JsonValue object = tree->root();
-  auto number = [](JsonValue v) {
-    int64_t n = 0;
-    parse_number(v, n);
-    return n;
-  };
+  auto number = [](JsonValue v) { return integer_or(v, 0); };
   auto string = [&](const char* name) { return std::string(object.find(name).text()); };
   auto batch = std::make_shared<Batch>();
   batch->id = saved.id;
@@ -473,7 +459,7 @@ Batches::Batch* Batches::find(Call& call) {
   for (auto& batch : batches_) {
     if (batch->id == call.path_id && batch->principal.name == call.principal.name) return batch.get();
   }
-  call.reply_error(no_batch(call.path_id));
+  call.reply_error(not_kept("batch", call.path_id));
   return nullptr;
 }
 

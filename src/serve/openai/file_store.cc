@@ -1,12 +1,12 @@
 #include "serve/openai/file_store.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "serve/fields.h"
 #include "serve/folder.h"
 #include "serve/ids.h"
 #include "serve/json_writer.h"
@@ -38,12 +38,7 @@ std::optional<OwnedFile> parse_file(std::string text) {
   auto tree = text::JsonTree::parse(text.substr(0, end));
   if (!tree || !tree->root().find("tenant").is_string()) return std::nullopt;
   auto string = [&](const char* name) { return std::string(tree->root().find(name).text()); };
-  auto number = [&](const char* name) {
-    std::string_view s = tree->root().find(name).text();
-    int64_t n = -1;
-    std::from_chars(s.data(), s.data() + s.size(), n);
-    return n;
-  };
+  auto number = [&](const char* name) { return integer_or(tree->root().find(name), -1); };
   OwnedFile owned{.tenant = string("tenant"),
                   .order = number("order"),
                   .file = {.name = string("name"), .purpose = string("purpose"), .created_s = number("created_at")}};

@@ -19,16 +19,6 @@ std::string object_of(const File& f) {
   return w.field("purpose", f.purpose).field("status", "processed").end_object().take();
 }
 
-ApiError no_file(std::string_view id) {
-  return {.status = 404,
-          .message = fmt::format(
-              "there is no file '{}'; it never was, belongs to another key, its time is over, or it was lost "
-              "at a restart (--data-dir keeps them)",
-              id),
-          .param = "file_id",
-          .code = "file_not_found"};
-}
-
 ApiResult<File> read_form(const net::HttpRequest& request) {
   auto parts = net::parse_form(request.header("content-type"), request.body);
   if (!parts) return tl::unexpected(to_api_error(parts.error()));
@@ -76,17 +66,27 @@ void list(FileStore& files, Call& call) {
 using Show = void (*)(Call&, const File&);
 void with_file(FileStore& files, Call& call, Show show) {
   FilePtr file = files.get(call.principal.name, call.path_id);
-  file ? show(call, *file) : call.reply_error(no_file(call.path_id));
+  file ? show(call, *file) : call.reply_error(not_kept("file", call.path_id));
 }
 
 void remove(FileStore& files, Call& call) {
-  if (!files.remove(call.principal.name, call.path_id)) return call.reply_error(no_file(call.path_id));
+  if (!files.remove(call.principal.name, call.path_id)) return call.reply_error(not_kept("file", call.path_id));
   JsonWriter w;
   w.begin_object().field("id", call.path_id).field("object", "file").field("deleted", true).end_object();
   call.reply_json(w.take());
 }
 
 }  // namespace
+
+ApiError not_kept(std::string_view kind, std::string_view id) {
+  return {.status = 404,
+          .message =
+              fmt::format("there is no {} '{}'; it never was, belongs to another key, its time is over, or it was lost "
+                          "at a restart (--data-dir keeps them)",
+                          kind, id),
+          .param = fmt::format("{}_id", kind),
+          .code = fmt::format("{}_not_found", kind)};
+}
 
 void add_files(Service& service) {
   FileStore& files = service.files;
