@@ -64,10 +64,12 @@ class CpuOps final : public Ops {
     table_.grouped_linear(context(s), p);
   }
   void rms_norm(Stream& s, const RmsNormParams& p) override { table_.rms_norm(context(s), p); }
-  void rope(Stream&, const RopeParams& p) override {
-    for (int64_t t = 0; t < p.cos.rows; ++t) {
-      rope_angles(p.positions[t], p.freq.data(), static_cast<int64_t>(p.freq.size()), p.cos.f32(t), p.sin.f32(t));
-    }
+  void rope(Stream& s, const RopeParams& p) override {
+    context(s).pool.split(p.cos.rows, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        rope_angles(p.positions[t], p.freq.data(), static_cast<int64_t>(p.freq.size()), p.cos.f32(t), p.sin.f32(t));
+      }
+    });
   }
   void window_keys(Stream& s, const WindowKeyParams& p) override {
     check_dim(p.format, p.raw.cols);

@@ -57,20 +57,21 @@ int64_t mhc_scratch_bytes(const Ops::WorkspaceShape& shape);
 int64_t select_scratch_bytes(const Ops::WorkspaceShape& shape);
 int64_t attention_scratch_bytes(const Ops::WorkspaceShape& shape);
 
-// Buffers of a thread in attention: a segment of decoded keys, then for each row and head of a unit its query, its
-// scores and the inverse of their sum.
+// Buffers of a thread in attention: decoded window keys and entries, then for each row of a unit and group of heads the
+// queries, the scores and the inverse of their sums. Places are in floats.
 struct AttentionPlan {
   static constexpr int64_t kMaxRows = 16;
-  int64_t heads, dim;
-  int64_t rows;          // of a unit, at most
-  int64_t segment_keys;  // decoded at a time, a multiple of 16
-  int64_t score_stride;  // room for all keys of a row, rounded up to a vector, and a vector more
-
-  int64_t key_floats() const { return segment_keys * dim + 16; }
-  int64_t head_floats() const { return dim + score_stride + 1; }
+  static constexpr int64_t kGroupHeads = 8;
+  static constexpr int64_t kSpareKeys = 4;  // in front of a row's scores and behind them
+  int64_t rows;                             // of a unit, at most
+  int64_t window_keys;                      // decoded at a time
+  int64_t entry_slots;                      // decoded entries, a power of two
+  int64_t score_keys;                       // room for all keys of a row and the spare ones
+  int64_t run_of_slots_at, window_at, window_keys_at, entries_at, entry_of_slot_at, entry_keys_at;
+  int64_t queries_at, scores_at, inverse_sums_at;
+  int64_t floats;  // of the whole; not less for more heads
 };
 AttentionPlan plan_attention(int64_t heads, int64_t dim, int64_t keys_of_row);
-int64_t attention_floats(const AttentionPlan& plan);  // of a thread; not less for more heads
 
 // The largest magnitudes of activations in the integer products of `fast`.
 constexpr int kInt8Limit = 127;      // beside FP4 weights: 32 * 24 * 127 and their offset stay far below 2^31

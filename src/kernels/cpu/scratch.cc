@@ -1,6 +1,7 @@
 // Scratch of the operations, and how much of it each needs.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -82,23 +83,41 @@ int64_t select_scratch_bytes(const Ops::WorkspaceShape& s) {
 }
 
 namespace {
-constexpr int64_t kSegmentFloats = 80 << 10 >> 2;  // beside the unit's buffers in a second-level cache of 512 KiB
+// Together they fit a second-level cache of 1 MiB.
+constexpr int64_t kWindowFloats = 80 << 10 >> 2;
+constexpr int64_t kEntryFloats = 256 << 10 >> 2;
 constexpr int64_t kUnitFloats = 256 << 10 >> 2;
 }  // namespace
 
 AttentionPlan plan_attention(int64_t heads, int64_t dim, int64_t keys_of_row) {
-  AttentionPlan plan{.heads = heads, .dim = dim, .rows = 1, .segment_keys = 16, .score_stride = 0};
+  constexpr int64_t kVector = 16, kGroup = AttentionPlan::kGroupHeads;
+  AttentionPlan plan{};
   // A window of 128 and the rows of a unit fit one segment where heads are narrow.
-  plan.segment_keys = std::clamp<int64_t>(round_down(kSegmentFloats / dim, int64_t{16}), 16, 128 + 2 * plan.kMaxRows);
-  plan.score_stride = round_up(keys_of_row, int64_t{16}) + 16;
-  plan.rows = std::clamp<int64_t>(kUnitFloats / std::max<int64_t>(1, heads * plan.head_floats()), 1, plan.kMaxRows);
+  plan.window_keys = std::clamp<int64_t>(round_down(kWindowFloats / dim, kVector), kVector, 128 + 2 * plan.kMaxRows);
+  plan.entry_slots = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max(kVector, kEntryFloats / dim))));
+  plan.score_keys = round_up(keys_of_row, int64_t{4}) + 2 * plan.kSpareKeys;
+  const int64_t groups = ceil_div(heads, kGroup), query_floats = kGroup * dim, score_floats = kGroup * plan.score_keys;
+  const int64_t row_floats = groups * (query_floats + score_floats + 2 * kGroup);
+  plan.rows = std::clamp<int64_t>(kUnitFloats / row_floats, 1, plan.kMaxRows);
+
+  auto place = [&](int64_t floats) {
+    const int64_t at = plan.floats;
+    plan.floats += round_up(floats, kVector);
+    return at;
+  };
+  plan.run_of_slots_at = place(1);
+  plan.window_at = place(plan.window_keys * dim);
+  plan.window_keys_at = place(plan.window_keys * 2);
+  plan.entries_at = place(plan.entry_slots * dim);
+  plan.entry_of_slot_at = place(plan.entry_slots);
+  plan.entry_keys_at = place(plan.entry_slots * 2);
+  plan.queries_at = place(std::max(kUnitFloats, row_floats));
+  plan.scores_at = plan.queries_at + plan.rows * groups * query_floats;
+  plan.inverse_sums_at = plan.scores_at + plan.rows * groups * score_floats;
   return plan;
 }
-int64_t attention_floats(const AttentionPlan& plan) {
-  return round_up(plan.key_floats() + std::max(kUnitFloats, plan.heads * plan.head_floats()), int64_t{16});
-}
 int64_t attention_scratch_bytes(const Ops::WorkspaceShape& s) {
-  return s.threads * attention_floats(plan_attention(s.heads, s.head_dim, s.attention_keys)) * 4 + kScratchAlign;
+  return s.threads * plan_attention(s.heads, s.head_dim, s.attention_keys).floats * 4 + kScratchAlign;
 }
 
 }  // namespace deepinfer::kernels::cpu

@@ -267,6 +267,25 @@ DI_INLINE VF load_pairs(const float* p) {
   return {_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
           _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
 }
+DI_INLINE VF broadcast_pair(const float* p) {
+  double pair;
+  std::memcpy(&pair, p, sizeof pair);
+  const __m256 v = _mm256_castpd_ps(_mm256_set1_pd(pair));
+  return {v, v};
+}
+DI_INLINE VF add_pairs(VF a, VF b) {
+  auto sums = [](VF v) {
+    const __m256 s = _mm256_hadd_ps(v.lo, v.hi);  // quarters in the order 0, 2, 1, 3
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(s), 0xD8));
+  };
+  return {sums(a), sums(b)};
+}
+DI_INLINE VF swap_halves(VF v) {
+  return {v.hi, v.lo};
+}
+DI_INLINE void store_half(float* p, float v) {
+  _mm256_storeu_ps(p, _mm256_set1_ps(v));
+}
 DI_INLINE VF swap_pairs(VF v) {
   return {_mm256_permute_ps(v.lo, 0xB1), _mm256_permute_ps(v.hi, 0xB1)};
 }

@@ -215,6 +215,24 @@ DI_INLINE VF load_pairs(const float* p) {
   const __m512i index = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   return _mm512_permutexvar_ps(index, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
 }
+// Two floats eight times.
+DI_INLINE VF broadcast_pair(const float* p) {
+  double pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm512_castpd_ps(_mm512_set1_pd(pair));
+}
+// Sums of neighbouring lanes: those of a, then those of b.
+DI_INLINE VF add_pairs(VF a, VF b) {
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+  return _mm512_add_ps(_mm512_permutex2var_ps(a, evens, b), _mm512_permutex2var_ps(a, odds, b));
+}
+DI_INLINE VF swap_halves(VF v) {
+  return _mm512_shuffle_f32x4(v, v, 0x4E);
+}
+DI_INLINE void store_half(float* p, float v) {
+  _mm256_storeu_ps(p, _mm256_set1_ps(v));
+}
 DI_INLINE VF swap_pairs(VF v) {
   return _mm512_permute_ps(v, 0xB1);
 }

@@ -1,9 +1,6 @@
-// Keys of attention: which ones a row sees, and their cache records (model.md 6.3) as floats in two layouts:
+// Keys of attention: which ones a row sees, and their cache records (model.md 6.3) as floats.
 //
-//   across  [dim][stride]  sixteen keys a vector, for scores
-//   along   [key][dim]     sixteen channels a vector, for the sum of values
-//
-// Codes times scales are exact in fp32, so both layouts hold the same numbers.
+// Codes times scales are exact in fp32.
 #pragma once
 
 #include "kernels/cpu/body/input.h"
@@ -11,13 +8,13 @@
 namespace deepinfer::kernels::cpu {
 namespace {
 
-enum class Record : uint8_t { kWindow, kEntry };
-
-// Window keys of one row: positions [begin, end). Chosen entries: the first num_chosen of `chosen`.
+// Window keys of one row: positions [begin, end). Chosen entries: the first num_chosen of `chosen`, from lowest to
+// highest.
 struct RowKeys {
   int64_t begin, end;
   const int32_t* chosen;
   int64_t num_chosen;
+  int32_t lowest, highest;
 
   DI_INLINE int64_t num_window() const { return end - begin; }
   DI_INLINE int64_t count() const { return num_window() + num_chosen; }
@@ -33,7 +30,12 @@ DI_INLINE RowKeys keys_of_row(const AttentionParams& p, const Run& run, int64_t 
   if (keys.begin > keys.end) keys.begin = keys.end;
   if (p.chosen.empty()) return keys;
   keys.chosen = p.chosen.row<int32_t>(t);
-  while (keys.num_chosen < p.chosen.cols && keys.chosen[keys.num_chosen] >= 0) ++keys.num_chosen;  // then -1
+  keys.lowest = keys.highest = keys.chosen[0];
+  for (; keys.num_chosen < p.chosen.cols && keys.chosen[keys.num_chosen] >= 0; ++keys.num_chosen) {  // then -1
+    const int32_t entry = keys.chosen[keys.num_chosen];
+    keys.lowest = entry < keys.lowest ? entry : keys.lowest;
+    keys.highest = entry > keys.highest ? entry : keys.highest;
+  }
   return keys;
 }
 
@@ -50,9 +52,7 @@ DI_INLINE const uint8_t* entry_record(const AttentionParams& p, const Run& run, 
                                           entry % per_block * (p.head_dim / 2 + p.head_dim / 16));
 }
 
-// ---- along channels ----------------------------------------------------------------------------------------------
-
-DI_INLINE void decode_window_along(const uint8_t* record, int64_t dim, float* out) {
+DI_INLINE void decode_window(const uint8_t* record, int64_t dim, float* out) {
   for (int64_t c = 0; c < dim; c += 32) {
     const VF scale = ue8m0_value<0>(seti(record[dim + c / 32]));
     store(out + c, mul(load_e4m3(record + c), scale));
@@ -61,7 +61,7 @@ DI_INLINE void decode_window_along(const uint8_t* record, int64_t dim, float* ou
 }
 
 constexpr int64_t kMaxScales = 256;  // of an entry: head_dim <= 4096
-DI_INLINE void decode_entry_along(const uint8_t* record, int64_t dim, float* out) {
+DI_INLINE void decode_entry(const uint8_t* record, int64_t dim, float* out) {
   const int64_t n = dim / 16;
   alignas(64) float scales[kMaxScales + 16];
   // Sixteen scales at a time from the end of the record, so that nothing behind it is read; what comes before the
@@ -71,85 +71,33 @@ DI_INLINE void decode_entry_along(const uint8_t* record, int64_t dim, float* out
     store(out + 16 * g, mul(e2m1_of_low_bits(load_nibbles(record + 8 * g)), set(scales[16 + g])));
 }
 
-// ---- across keys -------------------------------------------------------------------------------------------------
+// Entries that a thread has decoded: neighbouring rows choose mostly the same ones. A row whose choices lie close
+// together finds entry e in slot e, any other its choice j in slot j, both modulo the number of slots.
+struct DecodedEntries {
+  float* keys;             // [slots][dim]
+  int32_t* entry_of_slot;  // [slots], or -1
+  int32_t* run_of_slots;   // whose entries they are, or -1
+  int64_t slots;           // a power of two
 
-// Byte `at` of sixteen records.
-DI_INLINE VI byte_of_records(const uint8_t* const* records, int64_t at) {
-  alignas(64) int32_t bytes[16];
-  for (int i = 0; i < 16; ++i) bytes[i] = records[i][at];
-  return loadi(bytes);
-}
-// Bytes [at, at + 16) of sixteen records: out[i], lane r = four bytes of record r.
-DI_INLINE void transpose_records(const uint8_t* const* records, int64_t at, VI* out) {
-  const uint8_t* rows[16];
-  for (int i = 0; i < 16; ++i) rows[i] = records[i] + at;
-  transpose_16x16(rows, out);
-}
-
-DI_INLINE void decode_window_across(const uint8_t* const* records, int64_t dim, float* out, int64_t stride) {
-  for (int64_t c = 0; c < dim; c += 16) {
-    const VF scale = ue8m0_value<0>(byte_of_records(records, dim + c / 32));
-    VI v[4];
-    transpose_records(records, c, v);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      float* to = out + (c + 4 * i) * stride;
-      store(to, mul(e4m3_value<0>(v[i]), scale));
-      store(to + stride, mul(e4m3_value<1>(v[i]), scale));
-      store(to + 2 * stride, mul(e4m3_value<2>(v[i]), scale));
-      store(to + 3 * stride, mul(e4m3_value<3>(v[i]), scale));
+  DI_INLINE void start(int32_t run) const {
+    if (*run_of_slots == run) return;
+    *run_of_slots = run;
+    for (int64_t s = 0; s < slots; ++s) entry_of_slot[s] = -1;
+  }
+  // Pointers to choices first .. first + count - 1 of a row, count <= slots; good until the next call.
+  DI_INLINE void find(const AttentionParams& p, const Run& run, const RowKeys& row, int64_t first, int64_t count,
+                      const float** out) const {
+    const bool is_close = row.highest - row.lowest < slots;
+    for (int64_t j = first; j < first + count; ++j) {
+      const int32_t entry = row.chosen[j];
+      const int64_t slot = (is_close ? entry : j) & (slots - 1);
+      float* key = keys + slot * p.head_dim;
+      if (entry_of_slot[slot] != entry) decode_entry(entry_record(p, run, entry), p.head_dim, key);
+      entry_of_slot[slot] = entry;
+      out[j - first] = key;
     }
   }
-}
-
-DI_INLINE void decode_entry_across(const uint8_t* const* records, int64_t dim, float* out, int64_t stride) {
-  const int64_t n = dim / 16;
-  alignas(64) float scales[(kMaxScales + 16) * 16];  // as in decode_entry_along, sixteen records a scale
-  for (int64_t end = n; end > 0; end -= 16) {
-    VI v[4];
-    transpose_records(records, dim / 2 + end - 16, v);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      float* to = scales + (end + 4 * i) * 16;
-      store(to, e4m3_value<0>(v[i]));
-      store(to + 16, e4m3_value<1>(v[i]));
-      store(to + 32, e4m3_value<2>(v[i]));
-      store(to + 48, e4m3_value<3>(v[i]));
-    }
-  }
-  for (int64_t c = 0; c < dim; c += 32) {
-    VI v[4];
-    transpose_records(records, c / 2, v);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const VF scale = load(scales + (16 + c / 16 + i / 2) * 16);
-      float* to = out + (c + 8 * i) * stride;
-      VI codes = v[i];
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k, codes = srli<4>(codes)) store(to + k * stride, mul(e2m1_of_low_bits(codes), scale));
-    }
-  }
-}
-
-// ---- a segment of keys -------------------------------------------------------------------------------------------
-
-// Keys 0 .. count - 1, whose records `record_of` gives; the last vector is filled up with repetitions of the last key.
-template <Record kRecord, typename F>
-DI_INLINE void decode_across(int64_t count, int64_t dim, F&& record_of, float* out, int64_t stride) {
-  for (int64_t k = 0; k < count; k += 16) {
-    const uint8_t* records[16];
-    for (int64_t i = 0; i < 16; ++i) records[i] = record_of(k + i < count ? k + i : count - 1);
-    if constexpr (kRecord == Record::kWindow) decode_window_across(records, dim, out + k, stride);
-    if constexpr (kRecord == Record::kEntry) decode_entry_across(records, dim, out + k, stride);
-  }
-}
-template <Record kRecord, typename F>
-DI_INLINE void decode_along(int64_t count, int64_t dim, F&& record_of, float* out) {
-  for (int64_t k = 0; k < count; ++k) {
-    if constexpr (kRecord == Record::kWindow) decode_window_along(record_of(k), dim, out + k * dim);
-    if constexpr (kRecord == Record::kEntry) decode_entry_along(record_of(k), dim, out + k * dim);
-  }
-}
+};
 
 }  // namespace
 }  // namespace deepinfer::kernels::cpu
