@@ -83,7 +83,8 @@ void store_window_keys(const Context& ctx, const BlockWeights& w, Scratch& s, co
                        int layer) {
   const int n = rows.num_rows();
   ctx.linear(x, w.wkv, head_rows(s.attention.kv_raw, n));
-  make_records(ctx, w, head_rows(s.attention.kv_raw, n), rows.rope(false), s.attention.records);
+  make_records(ctx, w, head_rows(s.attention.kv_raw, n), rows.rope(ratio_of(ctx.config, layer) > 0),
+               s.attention.records);
   ctx.ops().window_store(
       ctx.stream(), {.batch = &rows.batch(), .records = s.attention.records, .cache = ctx.parts.states->window(layer)});
 }

@@ -17,7 +17,8 @@ enum class AttentionKind {
 void attention(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSet& rows, int layer,
                AttentionKind kind);
 
-// Only the window keys of `rows` from normed inputs x (committed draft features), into the window of `layer`.
+// Only the window keys of `rows` from normed inputs x (committed draft features; rows of the last layer that nobody
+// asks anything), into the window of `layer`.
 void store_window_keys(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSet& rows, const TensorView& x,
                        int layer);
 

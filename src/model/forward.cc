@@ -77,13 +77,13 @@ void Model::forward_recorded(const ForwardBatch& batch, int tier, const TensorVi
   it->graph->launch(*parts_.stream);
 }
 
-// Runs of all rows, runs and ranges of the kept ones.
+// The rows of all three regions.
 void Model::split_rows(const ForwardBatch& batch) {
-  runs_.clear();
-  kept_runs_.clear();
-  kept_ranges_.clear();
-  kept_images_.clear();
-  int32_t row = 0, kept_row = 0;
+  for (Region* region : {&all_, &kept_, &wanted_}) region->clear();
+  logit_ranges_.clear();
+  for (int32_t row : batch.logit_rows) append_range(logit_ranges_, {row, 1});
+  int32_t row = 0;
+  auto logit_row = batch.logit_rows.begin();
   for (const SequenceRows& s : batch.sequences) {
     DI_CHECK(boundary_ >= 0 || s.keep_from <= s.first_pos, "rows dropped in a model without a boundary");
     DI_CHECK(s.num_rows > 0 && s.first_pos >= 0 && s.first_pos + s.num_rows <= limits_.max_positions,
@@ -92,28 +92,21 @@ void Model::split_rows(const ForwardBatch& batch) {
                      .num_rows = s.num_rows,
                      .first_pos = s.first_pos,
                      .slot = s.slot,
-                     .block_table = tables_ + static_cast<int64_t>(runs_.size()) * table_length(),
+                     .block_table = tables_ + static_cast<int64_t>(all_.runs().size()) * table_length(),
                      .window_floor = s.window_floor,
                      .write_floor = s.write_floor};
-    runs_.push_back(run);
-    const auto dropped = static_cast<int32_t>(std::clamp<int64_t>(s.keep_from - s.first_pos, 0, s.num_rows));
-    if (dropped < s.num_rows) {
-      run.row_begin = kept_row;
-      run.num_rows -= dropped;
-      run.first_pos += dropped;
-      run.window_floor = std::max(s.window_floor, s.consumer_floor);
-      kept_runs_.push_back(run);
-      append_range(kept_ranges_, {row + dropped, run.num_rows});
-      if (!batch.is_image.empty())
-        kept_images_.insert(kept_images_.end(), batch.is_image.begin() + row + dropped,
-                            batch.is_image.begin() + row + s.num_rows);
-      kept_row += run.num_rows;
-    }
+    all_.append(run, row, 0, batch.is_image);
+    run.window_floor = std::max(s.window_floor, s.consumer_floor);
+    kept_.append(run, row, static_cast<int32_t>(std::clamp<int64_t>(s.keep_from - s.first_pos, 0, s.num_rows)),
+                 batch.is_image);
+    logit_row = std::lower_bound(logit_row, batch.logit_rows.end(), row);
+    const bool is_wanted = logit_row != batch.logit_rows.end() && *logit_row < row + s.num_rows;
+    wanted_.append(run, row, is_wanted ? *logit_row - row : s.num_rows, batch.is_image);
     row += s.num_rows;
   }
   DI_CHECK(row == static_cast<int32_t>(batch.ids.size()), "{} rows of sequences, {} ids", row, batch.ids.size());
-  DI_CHECK(static_cast<int>(runs_.size()) <= limits_.max_sequences, "{} sequences, {} planned", runs_.size(),
-           limits_.max_sequences);
+  DI_CHECK(static_cast<int>(all_.runs().size()) <= limits_.max_sequences, "{} sequences, {} planned",
+           all_.runs().size(), limits_.max_sequences);
 }
 
 void Model::producer(const ForwardBatch& batch) {
@@ -131,9 +124,10 @@ void Model::prepare(const ForwardBatch& batch, int64_t recorded_positions) {
                         4 * ceil_div(s.first_pos + s.num_rows, cache::kBlockPositions));
   }
   const auto num_rows = static_cast<int64_t>(batch.ids.size());
-  for (RowSet* rows : {&rows_, &kept_}) rows->set_recorded(recorded_positions);
-  rows_.assign(*parts_.stream, *parts_.ops, frequencies_, runs_, batch.is_image);
-  kept_.assign(*parts_.stream, *parts_.ops, frequencies_, kept_runs_, kept_images_);
+  for (Region* region : {&all_, &kept_, &wanted_}) {
+    region->rows.set_recorded(recorded_positions);
+    region->assign(*parts_.stream, *parts_.ops, frequencies_);
+  }
   if (engram_ != nullptr) engram_->prepare(ctx_, weights_.layers, batch);
   if (has_draft()) draft_.begin(ctx_, frequencies_, tapped_runs());
   streams_.begin(ctx_, num_rows);
@@ -150,7 +144,7 @@ void Model::produce(const ForwardBatch& batch) {
   parts_.comm->merge(*parts_.stream, streams_.all());
   if (boundary_ < 0) return;
 
-  run_layers(batch, rows_, 0, boundary_);
+  run_layers(batch, all_.rows, 0, boundary_);
   streams_.flush(ctx_);
   if (is_tapped_by_producer()) {
     tap(boundary_);
@@ -158,16 +152,16 @@ void Model::produce(const ForwardBatch& batch) {
   }
   const BlockWeights& w = weights_.layers[static_cast<size_t>(boundary_)];
   streams_.fold(ctx_, w.attn_norm, head_rows(scratch_.x, num_rows));
-  compress(ctx_, w, scratch_, rows_, boundary_);
+  compress(ctx_, w, scratch_, all_.rows, boundary_);
 }
 
 void Model::consumer(const ForwardBatch& batch, const TensorView& logits) {
-  if (kept_runs_.empty()) {
+  if (kept_.runs().empty()) {
     DI_CHECK(batch.logit_rows.empty(), "logits of rows that are not kept");
     return;
   }
-  streams_.keep(ctx_, kept_ranges_);
-  run_layers(batch, kept_, std::max(boundary_, 0), config_.num_hidden_layers);
+  streams_.keep(ctx_, kept_.ranges());
+  run_layers(batch, kept_.rows, std::max(boundary_, 0), config_.num_hidden_layers);
   if (batch.observer != nullptr) observe(batch, config_.num_hidden_layers);
   if (has_draft() && !is_tapped_by_producer()) draft_.commit(ctx_, weights_.draft, scratch_);
   head(batch, logits);
@@ -179,7 +173,13 @@ void Model::run_layers(const ForwardBatch& batch, const RowSet& rows, int begin,
     if (batch.observer != nullptr) observe(batch, layer);
     if (config_.engram_index(layer) >= 0) engram_->apply(ctx_, w, scratch_, streams_, rows, layer);
     if (layer != boundary_ || !is_tapped_by_producer()) tap(layer);
-    run_block(ctx_, w, scratch_, streams_, rows, layer, AttentionKind::kBackbone, layer == boundary_);
+    if (layer == config_.num_hidden_layers - 1 && may_narrow()) {
+      narrow(layer);
+      if (streams_.num_rows() > 0)
+        run_block(ctx_, w, scratch_, streams_, wanted_.rows, layer, AttentionKind::kBackbone, true);
+    } else {
+      run_block(ctx_, w, scratch_, streams_, rows, layer, AttentionKind::kBackbone, layer == boundary_);
+    }
     if (batch.observer != nullptr && config_.is_index_source(layer)) {
       const bool is_source = layer == config_.candidate_source_layer_id;
       const HostCopy chosen(*parts_.device, *parts_.stream, head_rows(scratch_.chosen, rows.num_rows()));
@@ -188,6 +188,29 @@ void Model::run_layers(const ForwardBatch& batch, const RowSet& rows, int begin,
       batch.observer->on_selection(layer, chosen.view(), candidates.view());
     }
   }
+}
+
+// The last layer's queries and all behind them concern rows of logits alone; the others only leave their keys. These
+// must all be in the window's ring while the rows of logits still read the oldest they see.
+bool Model::may_narrow() const {
+  const int layer = config_.num_hidden_layers - 1;
+  if (layer == boundary_ || wanted_.num_rows() == kept_.num_rows()) return false;
+  const kernels::WindowCache window = parts_.states->window(layer);
+  return std::all_of(wanted_.runs().begin(), wanted_.runs().end(),
+                     [&](const kernels::Run& run) { return run.num_rows + window.window - 1 <= window.ring; });
+}
+
+void Model::narrow(int layer) {
+  const BlockWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const TensorView x = head_rows(scratch_.x, kept_.num_rows());
+  streams_.fold(ctx_, w.attn_norm, x);
+  if (!w.compressor_kv.empty()) compress(ctx_, w, scratch_, kept_.rows, layer);
+  store_window_keys(ctx_, w, scratch_, kept_.rows, x, layer);
+  ranges_.clear();
+  append_within(kept_.ranges(), wanted_.ranges(), ranges_);
+  streams_.keep(ctx_, ranges_);
+  for (const TensorView& selection : {scratch_.chosen, scratch_.candidates})  // of an earlier layer's
+    if (!selection.empty()) compact_rows(ctx_.stream(), selection, ranges_);
 }
 
 // Draft targets lie on one side of the boundary, its own input counting on either (truncation_obstacle).
@@ -215,19 +238,11 @@ void Model::head(const ForwardBatch& batch, const TensorView& logits) {
   const auto num_rows = static_cast<int64_t>(batch.logit_rows.size());
   if (num_rows == 0) return;
   parts_.ops->prefetch(*parts_.stream, weights_.head);
-  head_ranges_.clear();
-  size_t range = 0;
-  int32_t before = 0;  // kept rows in the ranges before
-  for (int32_t row : batch.logit_rows) {
-    while (range < kept_ranges_.size() && row >= kept_ranges_[range].begin + kept_ranges_[range].count)
-      before += kept_ranges_[range++].count;
-    DI_CHECK(range < kept_ranges_.size() && row >= kept_ranges_[range].begin, "logits of row {}, which is not kept",
-             row);
-    append_range(head_ranges_, {before + row - kept_ranges_[range].begin, 1});
-  }
+  ranges_.clear();
+  append_within(streams_.num_rows() == kept_.num_rows() ? kept_.ranges() : wanted_.ranges(), logit_ranges_, ranges_);
   if (num_rows < streams_.num_rows()) {
     streams_.flush(ctx_);
-    streams_.keep(ctx_, head_ranges_);
+    streams_.keep(ctx_, ranges_);
   }
   const TensorView x = head_rows(scratch_.x, num_rows);
   streams_.fold(ctx_, weights_.norm, x);

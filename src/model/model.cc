@@ -44,15 +44,13 @@ void Model::plan(Arena& arena) {
   const int64_t rows = std::max(limits_.max_rows, draft_rows);
   streams_.plan(arena, config_, activation, rows);
   scratch_ = Scratch::plan(arena, config_, shards_, activation, record_format(ops.numerics()), rows);
-  rows_.plan(arena, config_, limits_.max_rows, limits_.max_sequences);
-  kept_.plan(arena, config_, limits_.max_rows, limits_.max_sequences);
+  for (Region* region : {&all_, &kept_, &wanted_})
+    region->plan(arena, config_, limits_.max_rows, limits_.max_sequences);
   draft_.plan(arena, limits_, activation);
   if (engram_ != nullptr) engram_->plan(arena, limits_.max_rows);
   ids_ = arena.array<int32_t>(limits_.max_rows);
   tables_ = arena.array<int32_t>(limits_.max_sequences * table_length());
-  for (auto* runs : {&runs_, &kept_runs_}) runs->reserve(static_cast<size_t>(limits_.max_sequences));
-  for (auto* ranges : {&kept_ranges_, &head_ranges_}) ranges->reserve(static_cast<size_t>(limits_.max_rows));
-  kept_images_.reserve(static_cast<size_t>(limits_.max_rows));
+  for (auto* ranges : {&logit_ranges_, &ranges_}) ranges->reserve(static_cast<size_t>(limits_.max_rows));
 }
 
 int64_t Model::table_length() const {

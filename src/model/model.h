@@ -74,12 +74,14 @@ class Model {
   int tier_of(const ForwardBatch& batch) const;
   void forward_recorded(const ForwardBatch& batch, int tier, const TensorView& logits);
   void run_layers(const ForwardBatch& batch, const RowSet& rows, int begin, int end);
+  bool may_narrow() const;
+  void narrow(int layer);
   bool is_tapped_by_producer() const;
   void tap(int layer);
   void observe(const ForwardBatch& batch, int layer);
   void split_rows(const ForwardBatch& batch);
   int64_t table_length() const;
-  std::span<const kernels::Run> tapped_runs() const { return is_tapped_by_producer() ? runs_ : kept_runs_; }
+  std::span<const kernels::Run> tapped_runs() const { return is_tapped_by_producer() ? all_.runs() : kept_.runs(); }
   void head(const ForwardBatch& batch, const TensorView& logits);
 
   const ModelConfig config_;
@@ -95,16 +97,15 @@ class Model {
   DeviceBuffer memory_, workspace_;
   Scratch scratch_;
   Streams streams_;
-  RowSet rows_, kept_;
+  Region all_, kept_, wanted_;  // wanted: from a sequence's first row of logits on
   std::unique_ptr<Engram> engram_;
   Draft draft_;
   int32_t* ids_ = nullptr;
   int32_t* tables_ = nullptr;  // [max_sequences][blocks of max_positions]
 
   // Of the batch in progress.
-  std::vector<kernels::Run> runs_, kept_runs_;
-  std::vector<RowRange> kept_ranges_, head_ranges_;
-  std::vector<uint8_t> kept_images_;
+  std::vector<RowRange> logit_ranges_;  // in the numbering of the batch
+  std::vector<RowRange> ranges_;        // to be kept, in that of the rows at hand
 
   struct Recorded {
     int tier = 0;

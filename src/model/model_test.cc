@@ -123,6 +123,33 @@ TEST(Regions, MaskedRowsAreAsGoodAsAbsent) {
   }
 }
 
+// The last layer leaves out what only rows without logits would need: nobody sees a difference, neither in the logits
+// nor in what comes after. Window 8, ring 14: up to 7 rows of logits narrow it, more do not.
+TEST(Regions, RowsWithoutLogitsLeaveTheirKeysAlone) {
+  TestModel model({.numerics = kernels::Numerics::kFast});
+  const std::vector<int32_t> ids = prompt(90), others = prompt(90, 4);
+  for (const int64_t wanted : {0, 1, 2, 7, 8, 20}) {
+    model.restart();
+    const TestSequence a = model.sequence(ids), b = model.sequence(ids), other = model.sequence(others);
+    std::vector<float> want, mine;
+    for (int64_t at = 0; at < 80; at += 40) {
+      const auto all = model.forward({{.sequence = &a, .begin = at, .end = at + 40}});
+      const auto last = rows_of(all, 40 - wanted, 40);
+      want.insert(want.end(), last.begin(), last.end());
+      const auto few = model.forward({{.sequence = &other, .begin = at, .end = at + 40, .logits_from = at + 40},
+                                      {.sequence = &b, .begin = at, .end = at + 40, .logits_from = at + 40 - wanted}});
+      mine.insert(mine.end(), few.begin(), few.end());
+    }
+    EXPECT_TRUE(same_bits(mine, want)) << wanted;
+    const auto drafts =
+        model.propose({{.slot = a.slot, .last_pos = 79, .anchor = 5}, {.slot = b.slot, .last_pos = 79, .anchor = 5}});
+    EXPECT_TRUE(same_bits(drafts[0].logits, drafts[1].logits)) << wanted;
+    EXPECT_TRUE(same_bits(model.forward({{.sequence = &b, .begin = 80, .end = 90}}),
+                          model.forward({{.sequence = &a, .begin = 80, .end = 90}})))
+        << wanted;
+  }
+}
+
 // With every row kept that the last ones depend on, truncation changes nothing: 4 consumer layers of window 8.
 TEST(Regions, KeepingTheWholeDepthIsExact) {
   TestModel model({.numerics = kernels::Numerics::kFast});

@@ -12,6 +12,18 @@ void append_range(std::vector<RowRange>& ranges, RowRange range) {
     ranges.push_back(range);
 }
 
+void append_within(std::span<const RowRange> outer, std::span<const RowRange> inner, std::vector<RowRange>& ranges) {
+  int32_t before = 0;  // rows in the outer ranges before
+  size_t i = 0;
+  for (const RowRange& range : inner) {
+    while (i < outer.size() && range.begin >= outer[i].begin + outer[i].count) before += outer[i++].count;
+    DI_CHECK(i < outer.size() && range.begin >= outer[i].begin &&
+                 range.begin + range.count <= outer[i].begin + outer[i].count,
+             "rows {} to {} were dropped", range.begin, range.begin + range.count - 1);
+    append_range(ranges, {before + range.begin - outer[i].begin, range.count});
+  }
+}
+
 void compact_rows(Stream& stream, const TensorView& view, std::span<const RowRange> ranges) {
   int64_t to = 0;
   for (const RowRange& range : ranges) {
@@ -94,6 +106,32 @@ void RowSet::assign(Stream& stream, kernels::Ops& ops, const Frequencies& freque
   ops.rope(stream, {.positions = positions_, .freq = frequencies.plain, .cos = plain_.cos, .sin = plain_.sin});
   ops.rope(stream,
            {.positions = positions_, .freq = frequencies.compressed, .cos = compressed_.cos, .sin = compressed_.sin});
+}
+
+void Region::plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int max_runs) {
+  rows.plan(arena, config, max_rows, max_runs);
+  runs_.reserve(static_cast<size_t>(max_runs));
+  ranges_.reserve(static_cast<size_t>(max_rows));
+  images_.reserve(static_cast<size_t>(max_rows));
+}
+
+void Region::clear() {
+  runs_.clear();
+  ranges_.clear();
+  images_.clear();
+}
+
+void Region::append(kernels::Run run, int32_t row, int32_t dropped, std::span<const uint8_t> batch_is_image) {
+  if (dropped >= run.num_rows) return;
+  if (!batch_is_image.empty()) {
+    const auto* first = batch_is_image.data() + row;
+    images_.insert(images_.end(), first + dropped, first + run.num_rows);
+  }
+  run.row_begin = num_rows();
+  run.num_rows -= dropped;
+  run.first_pos += dropped;
+  runs_.push_back(run);
+  append_range(ranges_, {row + dropped, run.num_rows});
 }
 
 }  // namespace deepinfer::model

@@ -19,6 +19,8 @@ struct RowRange {
 };
 // Appends a range, joining it to the last one if it continues it.
 void append_range(std::vector<RowRange>& ranges, RowRange range);
+// Appends the rows of `inner` in the numbering of `outer`, which holds them; both ascending.
+void append_within(std::span<const RowRange> outer, std::span<const RowRange> inner, std::vector<RowRange>& ranges);
 // Moves the rows of `ranges` (ascending) to the front of the view, in place.
 void compact_rows(Stream& stream, const TensorView& view, std::span<const RowRange> ranges);
 
@@ -67,6 +69,30 @@ class RowSet {
   int num_groups_[2] = {0, 0};
   kernels::Batch batch_;
   kernels::Rope plain_, compressed_;
+};
+
+// Those of a batch's rows that a part of the network works on: ranges in the batch's numbering, and a row set.
+class Region {
+ public:
+  void plan(Arena& arena, const ModelConfig& config, int64_t max_rows, int max_runs);
+
+  void clear();
+  // The run that begins at row `row` of the batch, without its first `dropped` rows.
+  void append(kernels::Run run, int32_t row, int32_t dropped, std::span<const uint8_t> batch_is_image);
+  // After the last append: makes the row set.
+  void assign(Stream& stream, kernels::Ops& ops, const Frequencies& frequencies) {
+    rows.assign(stream, ops, frequencies, runs_, images_);
+  }
+
+  RowSet rows;
+  std::span<const kernels::Run> runs() const { return runs_; }
+  std::span<const RowRange> ranges() const { return ranges_; }
+  int32_t num_rows() const { return runs_.empty() ? 0 : runs_.back().row_begin + runs_.back().num_rows; }
+
+ private:
+  std::vector<kernels::Run> runs_;
+  std::vector<RowRange> ranges_;
+  std::vector<uint8_t> images_;
 };
 
 }  // namespace deepinfer::model

@@ -84,7 +84,8 @@ struct TestRun {
   const TestSequence* sequence = nullptr;
   int64_t begin = 0, end = 0;
   int64_t window_floor = 0, write_floor = 0, keep_from = 0;
-  bool is_masked = false;  // rows below keep_from are computed by all layers
+  bool is_masked = false;   // rows below keep_from are computed by all layers
+  int64_t logits_from = 0;  // kept rows below it ask for no logits
 };
 
 struct Proposal {
@@ -167,7 +168,7 @@ class TestModel {
   // Forgets all sequences.
   void restart() { next_slot_ = 0, next_block_ = 1; }
 
-  // Logits of the kept rows of all runs, in order; of `rank`.
+  // Logits of the kept rows of all runs, those from logits_from on, in order; of `rank`.
   std::vector<float> forward(const std::vector<TestRun>& runs, Observer* observer = nullptr, int rank = 0,
                              bool by_regions = false) {
     std::vector<int32_t> ids, logit_rows;
@@ -179,7 +180,7 @@ class TestModel {
       const TestRun& run = runs[i];
       const TestSequence& s = *run.sequence;
       for (int64_t p = run.begin; p < run.end; ++p) {
-        if (p >= run.keep_from) logit_rows.push_back(static_cast<int32_t>(ids.size()));
+        if (p >= std::max(run.keep_from, run.logits_from)) logit_rows.push_back(static_cast<int32_t>(ids.size()));
         ids.push_back(s.ids[static_cast<size_t>(p)]);
         images.push_back(s.is_image.empty() ? uint8_t{0} : s.is_image[static_cast<size_t>(p)]);
       }
