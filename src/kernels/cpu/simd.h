@@ -85,8 +85,9 @@ DI_INLINE VF vexp(VF x) {
   p = add(fma(p, mul(r, r), r), set(1.f));
   return pick(tiny, zero(), times_power_of_two(p, n));
 }
-// 2^x for x <= 0, error below 2 ulp; 2^-126 below -126.
+// 2^x for x <= 0, error below 2 ulp; 0 below -126.
 DI_INLINE VF vexp2(VF x) {
+  const VM tiny = less(x, set(-126.f));
   x = vmax(set(-126.f), x);  // in this order a NaN stays one
   const VF n = round_to_integer(x), r = sub(x, n);
   VF p = set(1.535336188e-4f);
@@ -95,7 +96,7 @@ DI_INLINE VF vexp2(VF x) {
   p = fma(p, r, set(5.550332471e-2f));
   p = fma(p, r, set(2.402264791e-1f));
   p = fma(p, r, set(6.931472028e-1f));
-  return times_power_of_two(fma(p, r, set(1.f)), n);
+  return pick(tiny, zero(), times_power_of_two(fma(p, r, set(1.f)), n));
 }
 DI_INLINE VF vsigmoid(VF x) {
   return div(set(1.f), add(set(1.f), vexp(negate(x))));
