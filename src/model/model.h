@@ -2,7 +2,10 @@
 //
 //   forward = producer, then consumer.
 //     producer   layers before the boundary, and the key side of the boundary layer (norm, compressor, index keys): all
-//     rows consumer   the boundary layer's queries and everything after it, draft commit and head: kept rows (batch.h)
+//                rows
+//     consumer   the boundary layer's queries and everything after it, draft commit and head: kept rows (batch.h); in
+//                the last layer all rows leave their keys, and only wanted ones, from a sequence's first row of logits
+//                on, go further
 //   Without a boundary (ModelConfig::boundary_layer() < 0) the producer only embeds, and all layers are consumers.
 //
 //   On a device that can, a step of few rows that all want logits (decoding) is recorded once for its number of rows,
@@ -97,7 +100,7 @@ class Model {
   DeviceBuffer memory_, workspace_;
   Scratch scratch_;
   Streams streams_;
-  Region all_, kept_, wanted_;  // wanted: from a sequence's first row of logits on
+  Region all_, kept_, wanted_;
   std::unique_ptr<Engram> engram_;
   Draft draft_;
   int32_t* ids_ = nullptr;
