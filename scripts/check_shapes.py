@@ -316,7 +316,10 @@ def compare(report: Report, label: str, directory: Path, seed: int, options: lis
     for name in ("fp32", "qat"):
         whole = logits(directory, sequences, "--numerics", name, "--trace", *options)
         parts = logits(directory, sequences, "--numerics", name, "--chunk", str(r.choice([1, 3, 5, 8, 13])), *options)
+        last = logits(directory, sequences, "--numerics", name, "--last", *options)
         for i, sequence in enumerate(sequences):
+            same = torch.equal(last[f"logits.{i}"], whole[f"logits.{i}"][-1:])
+            report.check(f"{label}, {name}, sequence {i}: logits of the last row alone, in bits", same, "")
             ids, mask = sequence, None
             if isinstance(sequence, dict):
                 ids, mask = sequence["ids"], torch.zeros(len(sequence["ids"]), dtype=torch.bool)

@@ -123,6 +123,13 @@ def test_logits(tmp_path: Path) -> None:
         other = load_file(out)
         for name in ("logits.0", "draft.0", "confidence.0", "logits.1"):
             assert np.array_equal(whole[name], other[name]), (options, name)
+    for options in (("--last",), ("--last", "--chunk", 2), ("--last", "--ranks", 2)):
+        ok(*words, *options)
+        last = load_file(out)
+        for name in ("logits.0", "logits.1"):
+            assert np.array_equal(whole[name][-1:], last[name]), (options, name)
+        assert np.array_equal(whole["confidence.0"], last["confidence.0"]), options
+    refused(*words, "--last", "--trace", names="--last")
 
 
 def test_tokenize_round_trip() -> None:

@@ -29,7 +29,7 @@ struct Options {
   std::string model, ids, out, numerics = "fast", backend, save_state, load_state;
   int64_t chunk = 0, decode_from = -1;
   int threads = 0, ranks = 1;
-  bool hidden = false, trace = false;
+  bool hidden = false, trace = false, last = false;
 };
 
 struct Sequence {
@@ -155,22 +155,23 @@ class Runner {
                                   .first_pos = begin,
                                   .num_rows = static_cast<int32_t>(rows),
                                   .context = context_};
-    logit_rows_.resize(rows);
-    std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
+    logit_rows_.resize(!options_.last ? rows : end == static_cast<int64_t>(sequence.ids.size()) ? 1 : 0);
+    std::iota(logit_rows_.begin(), logit_rows_.end(), static_cast<int32_t>(rows - logit_rows_.size()));
     model::ForwardBatch batch;
     batch.sequences = {&run, 1};
     batch.ids = std::span(sequence.ids).subspan(from, rows);
     if (!sequence.is_image.empty()) batch.is_image = std::span(sequence.is_image).subspan(from, rows);
     batch.logit_rows = logit_rows_;
     if (output != nullptr && output->observes()) batch.observer = output;
-    const TensorView device_logits = logits_.row_range(0, end - begin);
+    const TensorView device_logits = logits_.row_range(0, static_cast<int64_t>(logit_rows_.size()));
     rank_.model->forward(batch, device_logits);
+    extend_context(sequence, begin, end);
+    if (logit_rows_.empty()) return;
     const HostCopy copy(*rank_.device, *rank_.stream, device_logits);
     const TensorView& logits = copy.view();
     if (output != nullptr) output->on_logits(logits);
     const float* last = logits.f32(logits.rows - 1);
     greedy_ = static_cast<int32_t>(std::max_element(last, last + config_.vocab_size) - last);
-    extend_context(sequence, begin, end);
   }
 
   // Keeps the compressed ids of the last positions: the n-gram context of the next chunk.
@@ -225,7 +226,11 @@ Result<void> run(const Options& options) {
     compressed_ids = text::compress_vocabulary(tokenizer).ids;
   }
   const bool with_draft = config.num_nextn_predict_layers > 0;
-  LogitsOutput output(config, with_draft, options.hidden, options.trace);
+  if (options.last && (options.hidden || options.trace))
+    return fail(Code::kInvalid, "--last leaves out rows that --hidden and --trace show: give only one of them");
+  LogitsOutput output(
+      config,
+      {.draft = with_draft, .hidden = options.hidden, .trace = options.trace, .last_logits_only = options.last});
   int64_t longest = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& s = sequences[i];
@@ -291,6 +296,7 @@ void add_logits(Command& app, int& exit_code) {
   command.option("--ranks", options->ranks, "tensor-parallel ranks inside the process").positive();
   command.flag("--hidden", options->hidden, "also the streams and fold weights that enter each layer");
   command.flag("--trace", options->trace, "also chosen and candidate entries and Engram rows");
+  command.flag("--last", options->last, "logits of the last position only, as generation asks for them");
   command.option("--save-state", options->save_state, "folder for the caches after the last position");
   command.option("--load-state", options->load_state, "folder of an earlier run on the beginnings of the sequences");
   command.callback([options, &exit_code] {

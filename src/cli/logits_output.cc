@@ -24,16 +24,16 @@ void LogitsOutput::declare(int sequence, int64_t first, int64_t length) {
   const ModelConfig& c = config_;
   const int64_t rows = length - first;
   sequence_ = sequence;
-  writer_.declare(name("logits"), StoredType::kF32, {rows, c.vocab_size});
-  if (with_draft_) {
+  writer_.declare(name("logits"), StoredType::kF32, {parts_.last_logits_only ? 1 : rows, c.vocab_size});
+  if (parts_.draft) {
     writer_.declare(name("draft"), StoredType::kI32, {c.dspark_block_size});
     writer_.declare(name("confidence"), StoredType::kF32, {c.dspark_block_size});
   }
-  for (int layer = 0; layer <= c.num_hidden_layers && with_hidden_; ++layer) {
+  for (int layer = 0; layer <= c.num_hidden_layers && parts_.hidden; ++layer) {
     writer_.declare(name("hidden", layer), StoredType::kF32, {rows, c.hc_mult, c.hidden_size});
     writer_.declare(name("pre", layer), StoredType::kF32, {rows, c.hc_mult});
   }
-  if (!with_trace_) return;
+  if (!parts_.trace) return;
   for (int layer : c.index_source_layer_ids) {
     writer_.declare(name("chosen", layer), StoredType::kU8, {rows, num_entries(c, layer, length)});
     if (layer == c.candidate_source_layer_id)
@@ -64,7 +64,7 @@ void LogitsOutput::write_floats(const std::string& tensor, const TensorView& val
 }
 
 void LogitsOutput::on_logits(const TensorView& logits) {
-  write_rows(name("logits"), row_, logits.row_bytes(), logits.data, logits.rows);
+  write_rows(name("logits"), parts_.last_logits_only ? 0 : row_, logits.row_bytes(), logits.data, logits.rows);
 }
 
 void LogitsOutput::on_draft(const TensorView& tokens, const TensorView& confidence) {
@@ -73,13 +73,13 @@ void LogitsOutput::on_draft(const TensorView& tokens, const TensorView& confiden
 }
 
 void LogitsOutput::on_streams(int layer, const TensorView& streams, const TensorView& pre) {
-  if (!with_hidden_) return;
+  if (!parts_.hidden) return;
   write_floats(name("hidden", layer), streams);
   write_floats(name("pre", layer), pre);
 }
 
 void LogitsOutput::on_selection(int layer, const TensorView& chosen, const TensorView& candidates) {
-  if (!with_trace_) return;
+  if (!parts_.trace) return;
   const int64_t entries = num_entries(config_, layer, length_), size = config_.candidate_block_size;
   std::vector<uint8_t> mask(static_cast<size_t>(entries));
   auto write = [&](const char* kind, const TensorView& ids, int64_t width) {  // id b stands for entries [b width, ..)
@@ -98,7 +98,7 @@ void LogitsOutput::on_selection(int layer, const TensorView& chosen, const Tenso
 }
 
 void LogitsOutput::on_engram_rows(int engram_index, const TensorView& rows) {
-  if (!with_trace_) return;
+  if (!parts_.trace) return;
   write_rows(name("engram"), engram_index * (length_ - first_) + row_, rows.row_bytes(), rows.data, rows.rows);
 }
 

@@ -1,4 +1,6 @@
-// The file that `deepinfer logits` writes, one set of tensors a sequence i (rows are positions first .. length - 1):
+// The file that `deepinfer logits` writes, one set of tensors a sequence i (rows are positions first .. length - 1,
+// with
+// --last logits have one row):
 //
 //   logits.i [rows, vocab] f32     draft.i [block] i32     confidence.i [block] f32
 //   --hidden: hidden.i.L [rows, streams, width] f32, pre.i.L [rows, streams] f32     L = 0 .. number of layers
@@ -15,8 +17,11 @@ namespace deepinfer {
 
 class LogitsOutput final : public model::Observer {
  public:
-  LogitsOutput(const ModelConfig& config, bool with_draft, bool with_hidden, bool with_trace)
-      : config_(config), with_draft_(with_draft), with_hidden_(with_hidden), with_trace_(with_trace) {}
+  struct Parts {
+    bool draft = false, hidden = false, trace = false;
+    bool last_logits_only = false;
+  };
+  LogitsOutput(const ModelConfig& config, const Parts& parts) : config_(config), parts_(parts) {}
 
   // Positions [first, length) of the next sequence; before create.
   void declare(int sequence, int64_t first, int64_t length);
@@ -25,7 +30,7 @@ class LogitsOutput final : public model::Observer {
   void begin_chunk(int sequence, int64_t first, int64_t length, int64_t pos) {
     sequence_ = sequence, first_ = first, length_ = length, row_ = pos - first;
   }
-  bool observes() const { return with_hidden_ || with_trace_; }
+  bool observes() const { return parts_.hidden || parts_.trace; }
 
   void on_logits(const TensorView& logits);
   void on_draft(const TensorView& tokens, const TensorView& confidence);
@@ -43,7 +48,7 @@ class LogitsOutput final : public model::Observer {
   void write_floats(const std::string& tensor, const TensorView& values);
 
   const ModelConfig& config_;
-  bool with_draft_, with_hidden_, with_trace_;
+  const Parts parts_;
   weights::TensorWriter writer_;
   int sequence_ = 0;
   int64_t first_ = 0, length_ = 0, row_ = 0;
