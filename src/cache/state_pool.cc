@@ -46,7 +46,10 @@ Result<StatePool> StatePool::create(Device& device, const StatePlan& plan, int n
 
 kernels::WindowCache StatePool::window(int layer) const {
   DI_CHECK(layer >= 0 && layer < plan_.num_windows(), "window of layer {}", layer);
-  return {.data = static_cast<std::byte*>(memory_.data()) + layer * num_slots_ * plan_.window_bytes(),
+  // After the tails, which as floats want to lie even.
+  const int64_t offset = static_cast<int64_t>(plan_.tail_layers.size()) * num_slots_ * plan_.tail_bytes() +
+                         layer * num_slots_ * plan_.window_bytes();
+  return {.data = static_cast<std::byte*>(memory_.data()) + offset,
           .ring = plan_.ring(),
           .window = plan_.window,
           .head_dim = plan_.head_dim,
@@ -56,8 +59,7 @@ kernels::WindowCache StatePool::window(int layer) const {
 kernels::TailCache StatePool::tail(int layer) const {
   auto it = std::find(plan_.tail_layers.begin(), plan_.tail_layers.end(), layer);
   DI_CHECK(it != plan_.tail_layers.end(), "layer {} has no open groups", layer);
-  int64_t offset = plan_.num_windows() * num_slots_ * plan_.window_bytes() +
-                   (it - plan_.tail_layers.begin()) * num_slots_ * plan_.tail_bytes();
+  const int64_t offset = (it - plan_.tail_layers.begin()) * num_slots_ * plan_.tail_bytes();
   return {.data = reinterpret_cast<float*>(static_cast<std::byte*>(memory_.data()) + offset),
           .ring = plan_.tail_ring(),
           .head_dim = plan_.head_dim};

@@ -1,105 +1,22 @@
-// Hits that start from stored windows, through the whole engine: the bits of a cold run, and no row that runs again.
-
-#include <algorithm>
-
-#include <gtest/gtest.h>
-
-#include "engine/engine_impl.h"
-#include "engine/testing.h"
+// Stored windows on the CPU.
+#include "engine/stored_windows.h"
 
 namespace deepinfer::engine {
 namespace {
 
-constexpr int kVocab = 512;
+class StoredWindows : public testing::TestWithParam<sched::Truncation> {
+ protected:
+  stored_windows::Side side() const { return {GetParam(), "cpu"}; }
+};
 
-std::unique_ptr<EngineImpl> make_engine(sched::Truncation truncation, int stored_windows, int rows = 160) {
-  Settings settings;
-  settings.truncation = truncation;
-  settings.stored_windows = stored_windows;
-  // The same drafts verified whatever the time that steps take, so that their acceptance can be compared.
-  settings.varlen = 0;
-  settings.async_steps = false;
-  auto engine = EngineImpl::create(
-      {.model = kRandom, .num_threads = 1, .max_num_seqs = 2, .max_num_batched_tokens = rows}, settings);
-  EXPECT_TRUE(engine) << engine.error().message;
-  return std::move(*engine);
-}
-
-CompletionOutput run(Engine& engine, Tokens prompt, int max_tokens, CacheMode mode) {
-  Request r = request(std::move(prompt), max_tokens);
-  r.sampling.cache_mode = mode;
-  r.sampling.ignore_eos = true;
-  r.sampling.logprobs = true;
-  r.sampling.top_logprobs = 5;
-  return engine.generate({r}, {})[0].outputs[0];
-}
-
-void expect_equal(const CompletionOutput& got, const CompletionOutput& want, const std::string& what) {
-  EXPECT_EQ(got.error, "");
-  EXPECT_EQ(got.token_ids, want.token_ids) << what;
-  EXPECT_EQ(got.logprobs, want.logprobs) << what;
-}
-
-class StoredWindows : public testing::TestWithParam<sched::Truncation> {};
-
-// Every length against whatever shorter and longer prompts have left, in random order: with few places most windows are
-// gone and the hit is deep, with many it starts from them.
 TEST_P(StoredWindows, EveryLengthGivesTheBitsOfAColdRun) {
-  std::mt19937 rng(5);
-  const Tokens text = random_prompt(rng, kVocab, 1100);
-  std::vector<int> lengths;
-  for (int block = 0; block <= 1024; block += 128) {
-    for (int offset : {-1, 0, 1, 70}) {
-      if (block + offset >= 1) lengths.push_back(block + offset);
-    }
-  }
-  std::shuffle(lengths.begin(), lengths.end(), rng);
-  auto few = make_engine(GetParam(), 2), many = make_engine(GetParam(), 40);
-  int num_stored = 0, num_replayed = 0;
-  for (int length : lengths) {
-    const Tokens prompt(text.begin(), text.begin() + length);
-    const CompletionOutput cold = run(*few, prompt, 2, CacheMode::kOff);
-    for (auto* engine : {few.get(), many.get()}) {
-      const CompletionOutput hit = run(*engine, prompt, 2, CacheMode::kExact);
-      expect_equal(hit, cold, fmt::format("{} tokens", length));
-      EXPECT_LT(hit.usage.cached_tokens, length);
-      EXPECT_TRUE(!hit.usage.from_stored_windows || hit.usage.replayed_tokens == 0);
-      num_stored += hit.usage.from_stored_windows;
-      num_replayed += hit.usage.replayed_tokens > 0;
-    }
-  }
-  EXPECT_GT(num_stored, 15);
-  EXPECT_GT(num_replayed, 5);
+  stored_windows::every_length_gives_the_bits_of_a_cold_run(side());
 }
-
-// A conversation: each turn goes on from windows that were stored while the turn before was written, drafts included.
 TEST_P(StoredWindows, TurnsOfAConversationGoOnFromTheOutputsWindows) {
-  std::mt19937 rng(6);
-  auto engine = make_engine(GetParam(), 8);
-  Tokens conversation = random_prompt(rng, kVocab, 200);
-  for (int turn = 0; turn < 3; ++turn) {
-    const CompletionOutput cold = run(*engine, conversation, 200, CacheMode::kOff);
-    const CompletionOutput hit = run(*engine, conversation, 200, CacheMode::kExact);
-    expect_equal(hit, cold, fmt::format("turn {}", turn));
-    EXPECT_EQ(hit.usage.accepted_tokens, cold.usage.accepted_tokens) << "drafts have the same bits too";
-    EXPECT_EQ(hit.usage.from_stored_windows, turn > 0);
-    const auto reach = static_cast<int64_t>(conversation.size()) - hit.usage.cached_tokens;
-    EXPECT_TRUE(turn == 0 || reach <= 2 * 128 + 30) << reach;
-    conversation.insert(conversation.end(), hit.token_ids.begin(), hit.token_ids.end());
-    const Tokens question = random_prompt(rng, kVocab, 30);
-    conversation.insert(conversation.end(), question.begin(), question.end());
-  }
+  stored_windows::turns_go_on_from_the_outputs_windows(side());
 }
-
 TEST_P(StoredWindows, WithoutPlacesAHitIsDeepAndNothingIsStored) {
-  std::mt19937 rng(7);
-  auto engine = make_engine(GetParam(), 0);
-  const Tokens prompt = random_prompt(rng, kVocab, 700);
-  const CompletionOutput cold = run(*engine, prompt, 3, CacheMode::kExact);
-  const CompletionOutput hit = run(*engine, prompt, 3, CacheMode::kExact);
-  expect_equal(hit, cold, "deep");
-  EXPECT_GT(hit.usage.replayed_tokens, 0);
-  EXPECT_FALSE(hit.usage.from_stored_windows);
+  stored_windows::without_places_a_hit_is_deep(side());
 }
 
 INSTANTIATE_TEST_SUITE_P(Truncations, StoredWindows,
