@@ -8,7 +8,8 @@ greedy steps with a draft before each (tokens equal, confidences within 1e-3), s
 prefill and decoding token by token. vendor: the first 17 tokens, where no selection drops anything: logits within 0.05
 and at least 99 % of the values of every layer bit-equal. (Longer prompts flip roundings whose effect a random network
 amplifies: check_layers.py takes these layer by layer. So do the fp32 sums of a GPU: with --backend cuda each layer is
-compared on the engine's own input, as check_layers.py does.)
+compared on the engine's own input, as check_layers.py does, and the logits may be half as far off as the reference's
+are from the unrounded model.)
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def rounded_preset(report: Report, backend: str | None, options: list[str]) -> N
     )
     ids = common["input_ids"].tolist()[:17]
     got = logits(FIXTURE / "checkpoint", [ids], "--numerics", "vendor", *options, "--hidden")
-    report.at_most("vendor: logits", difference(got["logits.0"], gold["prefix17.logits"]), 0.05)
+    want, limit = gold["prefix17.logits"], 0.05
+    if backend == "cuda":
+        unrounded = load_file(FIXTURE / "golden" / "qat.safetensors")["logits"]
+        limit = difference(want, unrounded[: len(want)]) / 2
+    report.at_most("vendor: logits", difference(got["logits.0"], want), limit)
     if backend == "cuda":
         with tempfile.TemporaryDirectory(prefix="fixture-") as folder:
             check_layers.compare(report, FIXTURE / "checkpoint", "vendor", backend, [ids], 1, Path(folder))

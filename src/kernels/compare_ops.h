@@ -240,6 +240,33 @@ inline HostMatrix byte_matrix(const std::vector<std::byte>& bytes) {
   return m;
 }
 
+// The same beside a norm of other rows, in one call or in two.
+inline Outputs norm_and_window_keys(const Backend& b, const Shape& s, uint64_t seed, Piece p, bool together) {
+  CallMemory m(b, s);
+  const RecordFormat format = record_format(b.ops->numerics());
+  Scene scene(m, s, seed, p, format, 1);
+  const int64_t bytes = p.count * window_record_bytes(format, s.head_dim);
+  std::byte* records = m.reserve(bytes);
+  const TensorView y = m.activation_output(p.count, s.hidden);
+  const RmsNormParams norm{.x = m.activations(activations(s, seed + 1, p, s.hidden)),
+                           .y = y,
+                           .gain = m.put(random_gain(seed + 1, s.hidden)),
+                           .eps = kEps};
+  const WindowKeyParams keys{.raw = m.activations(activations(s, seed, p, s.head_dim)),
+                             .gain = m.put(random_gain(seed, s.head_dim)),
+                             .eps = kEps,
+                             .rope = scene.rope(),
+                             .format = format,
+                             .records = records};
+  if (together) {
+    b.ops->norm_and_window_keys(*b.stream, norm, keys);
+  } else {
+    b.ops->rms_norm(*b.stream, norm);
+    b.ops->window_keys(*b.stream, keys);
+  }
+  return {{"y", Kind::kRounded, m.get(y)}, {"records", Kind::kExact, byte_matrix(m.get(records, bytes))}};
+}
+
 inline Outputs window_store(const Backend& b, const Shape& s, uint64_t seed, Piece p) {
   CallMemory m(b, s);
   Scene scene(m, s, seed, p, record_format(b.ops->numerics()), 1);
@@ -483,6 +510,36 @@ inline Outputs moe(const Backend& b, const Shape& s, uint64_t seed, Piece p) {
                          .limit = 2,
                          .z = z});
   return {{"z", Kind::kRounded, m.get(z)}};
+}
+// The router's choice and the experts, in one call or in two.
+inline Outputs route_and_moe(const Backend& b, const Shape& s, uint64_t seed, Piece p, bool together) {
+  CallMemory m(b, s);
+  const MoeInputs in = moe_inputs(m, s, seed, p, 0, static_cast<int>(s.experts));
+  const int top_k = s.experts_per_token;
+  const TensorView ids = m.output(DType::kI32, p.count, top_k), weights = m.output(DType::kF32, p.count, top_k);
+  const TensorView z = m.activation_output(p.count, s.hidden);
+  const RouteParams choice{.logits = m.floats(floats(s, seed, p, s.experts, 3)),
+                           .bias = m.put(random_floats(seed + 1, 1, s.experts, 0.5f, Data::kNormal).values),
+                           .top_k = top_k,
+                           .gate_temp = 1.25f,
+                           .scale = 1.5f,
+                           .ids = ids,
+                           .weights = weights};
+  const MoeParams experts{.x = in.x,
+                          .ids = ids,
+                          .weights = weights,
+                          .experts = in.experts,
+                          .device_experts = in.device_experts,
+                          .shared = &in.shared,
+                          .limit = 2,
+                          .z = z};
+  if (together) {
+    b.ops->route_and_moe(*b.stream, choice, experts);
+  } else {
+    b.ops->route(*b.stream, choice);
+    b.ops->moe(*b.stream, experts);
+  }
+  return {{"ids", Kind::kList, m.get(ids)}, {"weights", Kind::kFp32, m.get(weights)}, {"z", Kind::kRounded, m.get(z)}};
 }
 // A rank without the first and the last expert: their slots must come out 0.
 inline Outputs moe_slots(const Backend& b, const Shape& s, uint64_t seed, Piece p) {

@@ -290,6 +290,11 @@ class Ops {
   virtual void rms_norm(Stream& stream, const RmsNormParams& p) = 0;
   virtual void rope(Stream& stream, const RopeParams& p) = 0;
   virtual void window_keys(Stream& stream, const WindowKeyParams& p) = 0;
+  // Both, of which none reads what the other writes. Backends with dear launches do them in one.
+  virtual void norm_and_window_keys(Stream& stream, const RmsNormParams& norm, const WindowKeyParams& keys) {
+    rms_norm(stream, norm);
+    window_keys(stream, keys);
+  }
   virtual void window_store(Stream& stream, const WindowStoreParams& p) = 0;
   virtual void pool(Stream& stream, const PoolParams& p) = 0;
   virtual void global_write(Stream& stream, const GlobalWriteParams& p) = 0;
@@ -297,6 +302,11 @@ class Ops {
   virtual void attention(Stream& stream, const AttentionParams& p) = 0;
   virtual void route(Stream& stream, const RouteParams& p) = 0;
   virtual void moe(Stream& stream, const MoeParams& p) = 0;
+  // Route, then moe over its choice; likewise.
+  virtual void route_and_moe(Stream& stream, const RouteParams& choice, const MoeParams& p) {
+    route(stream, choice);
+    moe(stream, p);
+  }
   virtual void combine(Stream& stream, const CombineParams& p) = 0;
   virtual void swiglu(Stream& stream, const SwigluParams& p) = 0;
   virtual void engram_gather(Stream& stream, const EngramGatherParams& p) = 0;

@@ -11,14 +11,14 @@ int ratio_of(const ModelConfig& config, int layer) {
   return config.compress_ratios[static_cast<size_t>(layer)];
 }
 
-void make_records(const Context& ctx, const BlockWeights& w, const TensorView& raw, const kernels::Rope& rope,
-                  std::byte* records) {
-  ctx.ops().window_keys(ctx.stream(), {.raw = raw,
-                                       .gain = w.kv_norm,
-                                       .eps = ctx.eps(),
-                                       .rope = rope,
-                                       .format = ctx.parts.states->plan().format,
-                                       .records = records});
+kernels::WindowKeyParams window_key_params(const Context& ctx, const BlockWeights& w, const TensorView& raw,
+                                           const kernels::Rope& rope, std::byte* records) {
+  return {.raw = raw,
+          .gain = w.kv_norm,
+          .eps = ctx.eps(),
+          .rope = rope,
+          .format = ctx.parts.states->plan().format,
+          .records = records};
 }
 
 // This rank's heads, and its groups of the output projection.
@@ -63,8 +63,8 @@ void attention(const Context& ctx, const BlockWeights& w, Scratch& s, const RowS
   ctx.ops().prefetch(ctx.stream(), w.wq_b);
   const kernels::LinearJob jobs[] = {{.weight = w.wq_a, .y = q_latent}, {.weight = w.wkv, .y = kv_raw}};
   ctx.linear(x, jobs);
-  ctx.ops().rms_norm(ctx.stream(), {.x = q_latent, .y = q_latent, .gain = w.q_norm, .eps = ctx.eps()});
-  make_records(ctx, w, kv_raw, rows.rope(ratio > 0), a.records);
+  ctx.ops().norm_and_window_keys(ctx.stream(), {.x = q_latent, .y = q_latent, .gain = w.q_norm, .eps = ctx.eps()},
+                                 window_key_params(ctx, w, kv_raw, rows.rope(ratio > 0), a.records));
   if (!w.index_q.empty()) select(ctx, w, s, rows, layer);
 
   ctx.ops().prefetch(ctx.stream(), w.wo_a);
@@ -83,8 +83,9 @@ void store_window_keys(const Context& ctx, const BlockWeights& w, Scratch& s, co
                        int layer) {
   const int n = rows.num_rows();
   ctx.linear(x, w.wkv, head_rows(s.attention.kv_raw, n));
-  make_records(ctx, w, head_rows(s.attention.kv_raw, n), rows.rope(ratio_of(ctx.config, layer) > 0),
-               s.attention.records);
+  ctx.ops().window_keys(ctx.stream(),
+                        window_key_params(ctx, w, head_rows(s.attention.kv_raw, n),
+                                          rows.rope(ratio_of(ctx.config, layer) > 0), s.attention.records));
   ctx.ops().window_store(
       ctx.stream(), {.batch = &rows.batch(), .records = s.attention.records, .cache = ctx.parts.states->window(layer)});
 }

@@ -29,8 +29,9 @@ class Streams final : public Observer {
 };
 
 // Sums are fp32 in another order than the golden file's. Somewhere one falls to the other side of a bf16 border, which
-// a random network amplifies from there on: in layer 7 of 10 here. On their own inputs all layers are 99.9 % equal
-// (scripts/check_fixture.py --backend cuda).
+// a random network amplifies from there on; which layer that is in is chance. On their own inputs all layers are 99.9 %
+// equal (scripts/check_fixture.py --backend cuda). So the first layer is compared, that the others have not lost their
+// way, and that the logits are half as far off at most as the reference's are from the unrounded model.
 TEST(GpuVendor, FirstTokensOfTheGoldenFile) {
   const Golden gold("vendor"), common("common");
   TestModel model(on_gpu(Numerics::kVendor));
@@ -39,14 +40,17 @@ TEST(GpuVendor, FirstTokensOfTheGoldenFile) {
   const TestSequence s = model.sequence(ids);
   Streams seen;
   const std::vector<float> logits = model.forward({{.sequence = &s, .begin = 0, .end = 17}}, &seen);
-  EXPECT_LE(largest_difference(logits, gold.floats("prefix17.logits")), 0.05);
+  const std::vector<float> want_logits = gold.floats("prefix17.logits");
+  std::vector<float> unrounded = Golden("qat").floats("logits");
+  unrounded.resize(want_logits.size());
+  EXPECT_LE(largest_difference(logits, want_logits), largest_difference(want_logits, unrounded) / 2);
   for (int layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     const std::vector<float> want = gold.floats(fmt::format("prefix17.layers.{}.streams", layer));
     const auto& mine = seen.layers[static_cast<size_t>(layer) + 1];
     ASSERT_EQ(mine.size(), want.size());
     size_t equal = 0;
     for (size_t i = 0; i < want.size(); ++i) equal += mine[i] == want[i] ? 1 : 0;
-    EXPECT_GE(static_cast<double>(equal) / static_cast<double>(want.size()), layer < 7 ? 0.99 : 0.6)
+    EXPECT_GE(static_cast<double>(equal) / static_cast<double>(want.size()), layer == 0 ? 0.999 : 0.6)
         << "layer " << layer;
   }
 }

@@ -5,12 +5,13 @@ namespace {
 
 // Each rank computes its experts' outputs, its share of the shared expert's width and then of its output rows. Slots
 // and columns are exchanged, and everybody adds them in the one order.
-void sharded_experts(const Context& ctx, const BlockWeights& w, Scratch& s, int n, kernels::MoeParams p) {
+void sharded_experts(const Context& ctx, const BlockWeights& w, Scratch& s, int n, const kernels::RouteParams& choice,
+                     kernels::MoeParams p) {
   const ModelConfig& c = ctx.config;
   const parallel::Shards& shards = ctx.shards;
   Scratch::Experts& e = s.experts;
   p.slots = head_rows(e.slots, n).col_range(0, p.ids.cols * c.hidden_size);
-  ctx.ops().moe(ctx.stream(), p);
+  ctx.ops().route_and_moe(ctx.stream(), choice, p);
   ctx.parts.comm->merge(ctx.stream(), p.slots);
 
   const parallel::Range width = shards.shared_width;
@@ -42,23 +43,23 @@ void experts(const Context& ctx, const BlockWeights& w, Scratch& s, const RowSet
   p.ids = head_rows(e.ids, n).col_range(0, top_k);
   p.weights = head_rows(e.weights, n).col_range(0, top_k);
   ctx.linear(x, w.gate, logits, true);
-  ctx.ops().route(ctx.stream(), {.logits = logits,
-                                 .bias = w.bias,
-                                 .bias_image = w.bias_image,
-                                 .is_image = rows.batch().is_image,
-                                 .top_k = top_k,
-                                 .gate_temp = static_cast<float>(c.gate_temp),
-                                 .scale = static_cast<float>(c.routed_scaling_factor),
-                                 .ids = p.ids,
-                                 .weights = p.weights});
+  const kernels::RouteParams choice{.logits = logits,
+                                    .bias = w.bias,
+                                    .bias_image = w.bias_image,
+                                    .is_image = rows.batch().is_image,
+                                    .top_k = top_k,
+                                    .gate_temp = static_cast<float>(c.gate_temp),
+                                    .scale = static_cast<float>(c.routed_scaling_factor),
+                                    .ids = p.ids,
+                                    .weights = p.weights};
   p.experts = w.experts;
   p.device_experts = w.device_experts;
   p.expert_begin = static_cast<int>(is_draft ? ctx.shards.draft_experts.begin : ctx.shards.experts.begin);
   p.limit = static_cast<float>(c.swiglu_limit);
   p.z = head_rows(s.y, n);
-  if (ctx.is_sharded()) return sharded_experts(ctx, w, s, n, p);
+  if (ctx.is_sharded()) return sharded_experts(ctx, w, s, n, choice, p);
   p.shared = &w.shared;
-  ctx.ops().moe(ctx.stream(), p);
+  ctx.ops().route_and_moe(ctx.stream(), choice, p);
 }
 
 }  // namespace deepinfer::model

@@ -34,6 +34,7 @@ class CudaOps final : public Ops {
   void rms_norm(Stream& stream, const RmsNormParams& p) override;
   void rope(Stream& stream, const RopeParams& p) override;
   void window_keys(Stream& stream, const WindowKeyParams& p) override;
+  void norm_and_window_keys(Stream& stream, const RmsNormParams& norm, const WindowKeyParams& keys) override;
   void window_store(Stream& stream, const WindowStoreParams& p) override;
   void pool(Stream& stream, const PoolParams& p) override;
   void global_write(Stream& stream, const GlobalWriteParams& p) override;
@@ -41,6 +42,7 @@ class CudaOps final : public Ops {
   void attention(Stream& stream, const AttentionParams& p) override;
   void route(Stream& stream, const RouteParams& p) override;
   void moe(Stream& stream, const MoeParams& p) override;
+  void route_and_moe(Stream& stream, const RouteParams& choice, const MoeParams& p) override;
   void combine(Stream& stream, const CombineParams& p) override;
   void swiglu(Stream& stream, const SwigluParams& p) override;
   void engram_gather(Stream& stream, const EngramGatherParams& p) override;
@@ -49,6 +51,7 @@ class CudaOps final : public Ops {
   void gather_rows(Stream& stream, const GatherRowsParams& p) override;
 
  private:
+  void run_moe(Stream& stream, const RouteParams* choice, const MoeParams& p);
   Arena scratch() const { return Arena(workspace_.data, workspace_.bytes); }
 
   Numerics numerics_;

@@ -43,8 +43,9 @@ void CudaOps::mhc(Stream& stream, const MhcParams& p) {
   a.gain = device_bf16(p.gain);
   a.x = bf16_rows(p.x);
   auto is_aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  DI_CHECK(d % 8 == 0 && a.x.stride % 8 == 0 && a.folded.stride % 8 == 0 && is_aligned(a.gain) &&
-               is_aligned(a.x.data) && is_aligned(a.folded.data),
+  DI_CHECK(d % 8 == 0 && a.x.stride % 8 == 0 && a.folded.stride % 8 == 0 && a.streams.stride % 8 == 0 &&
+               a.y.stride % 8 == 0 && is_aligned(a.gain) && is_aligned(a.x.data) && is_aligned(a.folded.data) &&
+               is_aligned(a.streams.data) && is_aligned(a.y.data) && is_aligned(a.fn),
            "rows of {} channels that do not lie at multiples of 16 bytes", d);
   a.sums = arena.array<float>(p.streams.rows * ceil_div(d, kSiteChannels) * kSiteSums);
   a.d = d;
@@ -172,21 +173,28 @@ void CudaOps::attention(Stream& stream, const AttentionParams& p) {
 // ---- experts
 // ------------------------------------------------------------------------------------------------------------
 
-void CudaOps::route(Stream& stream, const RouteParams& p) {
-  if (p.logits.rows == 0) return;
+namespace {
+
+RouteArgs route_args(const RouteParams& p) {
   DI_CHECK(p.logits.cols <= kMaxRouted && p.top_k <= kMaxTopK && p.top_k <= p.logits.cols, "top {} of {} experts",
            p.top_k, p.logits.cols);
-  launch_route(handle_of(stream), {.logits = f32_rows(p.logits),
-                                   .bias = p.bias,
-                                   .bias_image = p.bias_image,
-                                   .is_image = p.is_image,
-                                   .ids = i32_rows(p.ids),
-                                   .weights = f32_rows(p.weights),
-                                   .num_rows = static_cast<int>(p.logits.rows),
-                                   .num_experts = static_cast<int>(p.logits.cols),
-                                   .top_k = p.top_k,
-                                   .gate_temp = p.gate_temp,
-                                   .scale = p.scale});
+  return {.logits = f32_rows(p.logits),
+          .bias = p.bias,
+          .bias_image = p.bias_image,
+          .is_image = p.is_image,
+          .ids = i32_rows(p.ids),
+          .weights = f32_rows(p.weights),
+          .num_rows = static_cast<int>(p.logits.rows),
+          .num_experts = static_cast<int>(p.logits.cols),
+          .top_k = p.top_k,
+          .gate_temp = p.gate_temp,
+          .scale = p.scale};
+}
+
+}  // namespace
+
+void CudaOps::route(Stream& stream, const RouteParams& p) {
+  if (p.logits.rows > 0) launch_route(handle_of(stream), route_args(p));
 }
 
 int64_t moe_scratch_bytes(const Ops::WorkspaceShape& s) {
@@ -233,6 +241,17 @@ void many_experts(cudaStream_t stream, Arena& arena, Format format, const Tensor
 }  // namespace
 
 void CudaOps::moe(Stream& stream, const MoeParams& p) {
+  run_moe(stream, nullptr, p);
+}
+
+// With few rows the launch that makes the plan makes the choice too.
+void CudaOps::route_and_moe(Stream& stream, const RouteParams& choice, const MoeParams& p) {
+  const bool are_planned = p.x.rows <= kMostPlannedChoices && !p.experts.empty();
+  if (!are_planned) route(stream, choice);
+  run_moe(stream, are_planned ? &choice : nullptr, p);
+}
+
+void CudaOps::run_moe(Stream& stream, const RouteParams* choice, const MoeParams& p) {
   const int num_rows = static_cast<int>(p.x.rows), top_k = static_cast<int>(p.ids.cols);
   if (num_rows == 0) return;
   cudaStream_t handle = handle_of(stream);
@@ -281,6 +300,7 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
     slots.list = list;
     slots.tiles = tiles;
     slots.num_tiles = num_tiles;
+    const RouteArgs chosen = choice == nullptr ? RouteArgs{} : route_args(*choice);
     launch_moe_plan(handle,
                     {.ids = i32_rows(p.ids),
                      .num_slots = static_cast<int>(num_slots),
@@ -291,7 +311,7 @@ void CudaOps::moe(Stream& stream, const MoeParams& p) {
                      .list = list,
                      .tiles = tiles,
                      .num_tiles = num_tiles},
-                    bf16_rows(p.x), num_rows, d, rounded);
+                    chosen, bf16_rows(p.x), num_rows, d, rounded);
     all.slots = slots;
     all.experts = p.device_experts;
     all.x = rounded;

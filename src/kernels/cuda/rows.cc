@@ -14,6 +14,23 @@ void check_packed(RecordFormat format) {
   DI_CHECK(format == RecordFormat::kPacked, "the CUDA backend has packed records only");
 }
 
+NormArgs norm_args(const RmsNormParams& p) {
+  return {bf16_rows(p.x), bf16_rows(p.y), device_bf16(p.gain), p.x.cols, p.eps};
+}
+WindowKeyArgs window_key_args(const WindowKeyParams& p) {
+  check_packed(p.format);
+  check_record(p.raw.cols, p.rope.cos.cols);
+  return {.raw = bf16_rows(p.raw),
+          .dim = static_cast<int>(p.raw.cols),
+          .gain = device_bf16(p.gain),
+          .eps = p.eps,
+          .cos = f32_rows(p.rope.cos),
+          .sin = f32_rows(p.rope.sin),
+          .pairs = static_cast<int>(p.rope.cos.cols),
+          .records = reinterpret_cast<uint8_t*>(p.records),
+          .num_rows = static_cast<int>(p.raw.rows)};
+}
+
 }  // namespace
 
 void CudaOps::embed(Stream& stream, const EmbedParams& p) {
@@ -32,8 +49,7 @@ void CudaOps::embed(Stream& stream, const EmbedParams& p) {
 
 void CudaOps::rms_norm(Stream& stream, const RmsNormParams& p) {
   if (p.x.rows == 0) return;
-  launch_rms_norm(handle_of(stream), bf16_rows(p.x), bf16_rows(p.y), device_bf16(p.gain), static_cast<int>(p.x.rows),
-                  p.x.cols, p.eps);
+  launch_rms_norm(handle_of(stream), norm_args(p), static_cast<int>(p.x.rows));
 }
 
 void CudaOps::rope(Stream& stream, const RopeParams& p) {
@@ -96,17 +112,14 @@ void CudaOps::engram_gate(Stream& stream, const EngramGateParams& p) {
 
 void CudaOps::window_keys(Stream& stream, const WindowKeyParams& p) {
   if (p.raw.rows == 0) return;
-  check_packed(p.format);
-  check_record(p.raw.cols, p.rope.cos.cols);
-  launch_window_keys(handle_of(stream), {.raw = bf16_rows(p.raw),
-                                         .dim = static_cast<int>(p.raw.cols),
-                                         .gain = device_bf16(p.gain),
-                                         .eps = p.eps,
-                                         .cos = f32_rows(p.rope.cos),
-                                         .sin = f32_rows(p.rope.sin),
-                                         .pairs = static_cast<int>(p.rope.cos.cols),
-                                         .records = reinterpret_cast<uint8_t*>(p.records),
-                                         .num_rows = static_cast<int>(p.raw.rows)});
+  launch_window_keys(handle_of(stream), window_key_args(p), nullptr);
+}
+
+void CudaOps::norm_and_window_keys(Stream& stream, const RmsNormParams& norm, const WindowKeyParams& keys) {
+  if (keys.raw.rows == 0) return;
+  DI_CHECK(norm.x.rows == keys.raw.rows, "a norm of {} rows beside keys of {}", norm.x.rows, keys.raw.rows);
+  const NormArgs beside = norm_args(norm);
+  launch_window_keys(handle_of(stream), window_key_args(keys), &beside);
 }
 
 void CudaOps::window_store(Stream& stream, const WindowStoreParams& p) {

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_few_kernel(AttentionArg
   const int its_key = has_slice ? thread % my_keys : 0, its_slice = has_slice ? thread / my_keys : 0;
   Slice slice;
   if (has_slice) slice = load_slice(keys, 8 * share.first + its_key, its_slice);
-  load_queries<kHeads>(p, t, first_head, shared + kAt.queries);
+  load_queries<kHeads>(p, t, first_head, shared + kAt.queries, piece_at<kKeyRow>);
   if (has_slice)
     store_slice<kKeyRow>(keys, 8 * share.first + its_key, slice, shared + kAt.keys, its_key, its_slice * (kSlice / 8));
   __syncthreads();

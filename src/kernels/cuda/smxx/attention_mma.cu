@@ -4,11 +4,13 @@
 //   A block takes a row and 16 or 64 heads and goes through the row's keys 64 at a time:
 //     records of later keys come in asynchronously; those of a step are expanded to BF16 in shared memory,
 //     scores = Q K, probabilities, sum += P K. Keys are values as well, so one tile serves both products.
-//   With 16 heads there is room for two tiles, and the next is expanded beside the probabilities of this one.
+//   With 64 heads on Hopper warpgroups multiply, which gives the same bits. With 16 heads there is room for two tiles,
+//   and the next is expanded beside the probabilities of this one.
 //
 //   The running maximum is a power of two, so that rescaling a sum by it is exact: a sum is one chain over the keys in
 //   order, whatever the blocks were, and 16 or 64 heads a block give equal bits. The denominator adds 4 keys, 16 such
 //   sums by butterfly, steps ascending.
+#include "kernels/cuda/sm90/warpgroup.cuh"
 #include "kernels/cuda/smxx/attention_tiles.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -34,12 +36,52 @@ struct Layout {
         keys(totals + heads * 4),
         bytes(keys + kFastAttentionKeys * 8) {}
 };
-static_assert(Layout(64).bytes <= 227 << 10);
+constexpr int kAlignment = 1024;
+static_assert(Layout(64).bytes + kAlignment <= 227 << 10);
+
+// Piece c of row r of a tile of kRows rows: slabs of 64 channels, rows of 128 bytes in which pieces are exchanged for
+// the banks. So warpgroup products take both sides of the scores, and the keys turned.
+template <int kRows>
+__device__ __forceinline__ int slab_at(int r, int c) {
+  return c / 8 * (kRows * 128) + r * 128 + ((c ^ r) % 8 << 4);
+}
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kHasWarpgroups = true;
+#else
+constexpr bool kHasWarpgroups = false;
+#endif
+
+// The two products of a step by a warpgroup: 64 heads x 32 keys x 512 channels in two chains, and 64 heads x 256
+// channels x 64 keys.
+__device__ __forceinline__ void score_products(float (&c)[2][4][4], uint32_t queries, uint32_t keys) {
+  begin_products();
+#pragma unroll
+  for (int d = 0; d < kDim / 16; ++d)
+    warpgroup_mma(c[d % 2], matrix_at(queries + d / 4 * (64 * 128)) + d % 4 * 2,
+                  matrix_at(keys + d / 4 * (kKeys * 128)) + d % 4 * 2);
+  commit_products();
+  wait_products<0>();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) keep_in_place(c[i]);
+}
+__device__ __forceinline__ void sum_products(float (&sum)[32][4], uint32_t probabilities, uint32_t values) {
+  uint32_t a[kKeys / 16][4];
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) load_matrices(a[k], probabilities + 32 * k);
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k)
+    warpgroup_mma_turned(sum, a[k], turned_matrix_at(values + 16 * k * 128, kKeys * 128));
+  commit_products();
+  wait_products<0>();
+  keep_in_place(sum);
+}
 
 template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArgs p) {
   begin_kernel();
-  extern __shared__ __align__(128) uint8_t shared[];
+  extern __shared__ uint8_t unaligned[];
+  uint8_t* shared = unaligned + (-__cvta_generic_to_shared(unaligned) & (kAlignment - 1));
   constexpr Layout at(kHeads);
   constexpr int kTiles = kHeads / 16, kSides = kWarps / kTiles;  // warps that share a tile of 16 heads
   const int64_t t = blockIdx.x;
@@ -74,10 +116,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
   if (num_steps > 0) copy_records(0);
   if constexpr (kHasTwoTiles) copy_records(1);
 
-  load_queries<kHeads>(p, t, first_head, shared + at.q);
+  load_queries<kHeads>(p, t, first_head, shared + at.q, slab_at<kHeads>);
 
   constexpr int kDimsOfWarp = kDim / kSides, kColumns = kDimsOfWarp / 8;
   float sum[kColumns][4] = {};
+  constexpr bool kByWarpgroup = kHeads == 64 && kHasWarpgroups;  // a side is one
   // Of the thread's head.
   float top = -1e30f, denominator = 0;  // top: exponent of the running maximum, an integer
   const float exponent_scale = p.scale * 1.44269504f * kFreed;
@@ -92,18 +135,17 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
         for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
           const uint2 w = *reinterpret_cast<const uint2*>(raw + 8 * c);
-          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) =
+          *reinterpret_cast<uint4*>(tile + slab_at<kKeys>(k, c)) =
               expand_e4m3(w.x, w.y, window_factor(raw[kDim + c / 4]));
         }
       } else if (key < keys.count) {
 #pragma unroll
         for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) {
-          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) =
+          *reinterpret_cast<uint4*>(tile + slab_at<kKeys>(k, c)) =
               expand_e2m1(*reinterpret_cast<const uint32_t*>(raw + 4 * c), entry_factor(raw[kDim / 2 + c / 2]));
         }
       } else {
-        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8)
-          *reinterpret_cast<uint4*>(tile + piece_at<kRowBytes>(k, c)) = {};
+        for (int c = threadIdx.x % 8; c < kDim / 8; c += 8) *reinterpret_cast<uint4*>(tile + slab_at<kKeys>(k, c)) = {};
       }
     }
   };
@@ -121,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
   if constexpr (kHasTwoTiles) {
 #pragma unroll
     for (int d = 0; d < kKept; ++d)
-      load_matrices(queries[d], base + at.q + piece_at<kRowBytes>(lane % 16, 2 * d + lane / 16));
+      load_matrices(queries[d], base + at.q + slab_at<kHeads>(lane % 16, 2 * d + lane / 16));
   }
 
   for (int step = 0; step < num_steps; ++step) {
@@ -134,6 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       }
       __syncwarp();
       expand_keys(step);
+      if constexpr (kByWarpgroup) publish_to_products();
       __syncthreads();
     }
     const uint32_t tile_at = base + at.k + (kHasTwoTiles ? step % 2 : 0) * kKeys * kRowBytes;
@@ -143,8 +186,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
       float c[2][kTilesOfWarp][4] = {};  // two chains: steps of 16 channels 0, 2, 4 .. and 1, 3, 5 ..
       const int key0 = side * kKeysOfWarp;
       const uint32_t q_at = base + at.q;
+      if constexpr (kByWarpgroup) score_products(c, q_at, tile_at + key0 * 128);
 #pragma unroll(kHasTwoTiles ? kDim / 32 : 4)
-      for (int d = 0; d < kDim / 16; d += 2) {
+      for (int d = 0; d < (kByWarpgroup ? 0 : kDim / 16); d += 2) {
         uint32_t a[2][4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -152,13 +196,13 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 #pragma unroll
             for (int j = 0; j < 4; ++j) a[i][j] = queries[d + i][j];
           } else {
-            load_matrices(a[i], q_at + piece_at<kRowBytes>(head + lane % 16, 2 * (d + i) + lane / 16));
+            load_matrices(a[i], q_at + slab_at<kHeads>(head + lane % 16, 2 * (d + i) + lane / 16));
           }
         }
 #pragma unroll
         for (int n = 0; n < kTilesOfWarp; ++n) {  // 8 keys x 32 channels
           uint32_t b[4];
-          load_matrices(b, tile_at + piece_at<kRowBytes>(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
+          load_matrices(b, tile_at + slab_at<kKeys>(key0 + 8 * n + lane % 8, 2 * d + lane / 8));
           mma(c[0][n], a[0], b[0], b[1]);
           mma(c[1][n], a[1], b[2], b[3]);
         }
@@ -238,14 +282,15 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
         }
       }
       const uint32_t p_at = base + at.probabilities + (head + lane % 16) * kProbabilityBytes + lane / 16 * 16;
+      if constexpr (kByWarpgroup) sum_products(sum, p_at, tile_at + side * (kDimsOfWarp / 64) * (kKeys * 128));
 #pragma unroll
-      for (int k = 0; k < kKeys / 16; ++k) {
+      for (int k = 0; k < (kByWarpgroup ? 0 : kKeys / 16); ++k) {
         uint32_t a[4];
         load_matrices(a, p_at + 32 * k);
 #pragma unroll
         for (int n = 0; n < kColumns; n += 2) {  // 16 keys x 16 channels
           uint32_t b[4];
-          load_matrices_turned(b, tile_at + piece_at<kRowBytes>(16 * k + lane % 16, side * kColumns + n + lane / 16));
+          load_matrices_turned(b, tile_at + slab_at<kKeys>(16 * k + lane % 16, side * kColumns + n + lane / 16));
           mma(sum[n], a, b[0], b[1]);
           mma(sum[n + 1], a, b[2], b[3]);
         }
@@ -277,7 +322,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_mma_kernel(AttentionArg
 
 template <int kHeads>
 void launch(cudaStream_t stream, const AttentionArgs& a) {
-  constexpr int kBytes = Layout(kHeads).bytes;
+  constexpr int kBytes = Layout(kHeads).bytes + kAlignment;
   static const cudaError_t status =
       cudaFuncSetAttribute(attention_mma_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   deepinfer::cuda::check(status, "attention");

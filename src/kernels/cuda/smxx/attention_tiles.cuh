@@ -26,9 +26,10 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t 
                : "r"(address));
 }
 
-// Turned queries of kHeads heads of row t into rows of shared memory.
-template <int kHeads>
-__device__ __forceinline__ void load_queries(const AttentionArgs& p, int64_t t, int first_head, uint8_t* queries) {
+// Turned queries of kHeads heads of row t into shared memory, piece c of head h to place(h, c).
+template <int kHeads, typename Place>
+__device__ __forceinline__ void load_queries(const AttentionArgs& p, int64_t t, int first_head, uint8_t* queries,
+                                             Place place) {
   constexpr int kDim = kFastAttentionDim, kPieces = kDim / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += static_cast<int>(blockDim.x)) {
     const int h = i / kPieces, c = i % kPieces;
@@ -43,7 +44,7 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& p, int64_t t, 
         x[j] = __floats2bfloat162_rn(f.x, f.y);
       }
     }
-    *reinterpret_cast<uint4*>(queries + piece_at<2 * kDim>(h, c)) = v;
+    *reinterpret_cast<uint4*>(queries + place(h, c)) = v;
   }
 }
 

@@ -1,7 +1,7 @@
 // What is written to the caches: window records, pooled groups, compressed entries and index keys. One block a row.
 //
 // A row's values lie in shared memory as floats that are representable in BF16; a warp encodes a group of 32 channels.
-#include "kernels/cuda/smxx/common.cuh"
+#include "kernels/cuda/smxx/norm.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
@@ -62,19 +62,20 @@ __device__ void encode_index(const float* v, int n, const IndexRecord& record) {
   }
 }
 
-__global__ void window_keys_kernel(Rows<Bf16> raw, int dim, const Bf16* gain, float eps, Rows<float> cos,
-                                   Rows<float> sin, int pairs, uint8_t* records) {
+// Blocks with y = 1 norm a row of their own.
+__global__ void __launch_bounds__(kThreads) window_keys_kernel(WindowKeyArgs a, NormArgs norm) {
   begin_kernel();
   __shared__ float v[kMaxDim], scratch[kWarps];
   const int64_t t = blockIdx.x;
+  if (blockIdx.y == 1) return norm_row<kThreads>(norm, t, scratch);
   float sum = 0;
-  for (int c = threadIdx.x; c < dim; c += kThreads) {
-    v[c] = to_f(raw.row(t)[c]);
+  for (int c = threadIdx.x; c < a.dim; c += kThreads) {
+    v[c] = to_f(a.raw.row(t)[c]);
     sum += v[c] * v[c];
   }
-  norm_shared(v, dim, gain, eps, sum, scratch);
-  turn_shared(v, dim, pairs, cos.row(t), sin.row(t));
-  encode_window(v, dim, records + t * window_record_size(dim));
+  norm_shared(v, a.dim, a.gain, a.eps, sum, scratch);
+  turn_shared(v, a.dim, a.pairs, a.cos.row(t), a.sin.row(t));
+  encode_window(v, a.dim, a.records + t * window_record_size(a.dim));
 }
 
 __global__ void window_store_kernel(const Run* runs, const int32_t* run_of_row, const uint8_t* records,
@@ -171,9 +172,9 @@ __global__ void global_write_kernel(const Run* runs, const int32_t* run_of_row, 
 
 }  // namespace
 
-void launch_window_keys(cudaStream_t stream, const WindowKeyArgs& a) {
-  start("window_keys", window_keys_kernel, a.num_rows, kThreads, 0, stream, a.raw, a.dim, a.gain, a.eps, a.cos, a.sin,
-        a.pairs, a.records);
+void launch_window_keys(cudaStream_t stream, const WindowKeyArgs& a, const NormArgs* norm) {
+  start("window_keys", window_keys_kernel, dim3(a.num_rows, norm == nullptr ? 1 : 2), kThreads, 0, stream, a,
+        norm == nullptr ? NormArgs{} : *norm);
 }
 
 void launch_window_store(cudaStream_t stream, const BatchArgs& b, const uint8_t* records, const WindowCache& cache) {

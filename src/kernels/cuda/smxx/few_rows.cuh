@@ -186,22 +186,171 @@ __device__ __forceinline__ void multiply_stage(const uint8_t* stage, const uint8
         raw[m][i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<F>(row, pieces_of(F) * q + k));
     }
   }
-  unrolled<4>([&](auto pair) {  // two steps of 16 columns
-    constexpr int kPair = decltype(pair)::value;
-    uint32_t a[2][kM][4];
+  auto tokens_at = [&](int n, int i) {
+    const int token = min(8 * n + r, num_tokens - 1);
+    return in_code_order<F>(*reinterpret_cast<const uint4*>(tokens + wide_piece_at(token, 4 * q + i)));
+  };
+  multiply_columns<F>(raw, factor, tokens_at, c);
+}
+
+// ---- FP8 weights and tokens rounded to e4m3 as f16 ------------------------------------------------------------------
+//
+//   Codes of both sides are exact in f16, and one instruction makes two of them. What is left is a power of two for
+//   each scale group, kHalfUnit x weight scale x token scale, which goes to the tokens. If it lies within 2^-14 .. 2^7
+//   all products and what is added up are those of the BF16 path times a power of two, so the bits are the same; a
+//   stage where it does not is left to that path, and so is the rest of its segment.
+
+constexpr int kHalfUnit = 15;            // exponent
+constexpr int16_t kEmptyGroup = 0x7fff;  // of codes that are all zero
+
+__device__ __forceinline__ void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Columns 0 and 2, then 1 and 3 of four codes, as `expand` hands them to a step.
+__device__ __forceinline__ void expand_half(uint32_t codes, uint32_t& low, uint32_t& high) {
+  const uint32_t turned = __byte_perm(codes, 0, 0x3120);
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(turned));
+}
+__device__ __forceinline__ uint32_t multiply_half(uint32_t a, uint32_t b) {
+  uint32_t c;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// 16 weight rows of one scale row x 8 kN tokens.
+template <int kN>
+struct HalfSums {
+  float c[1][kN][4];
+};
+// Where the codes and the scales of the tokens of a stage lie.
+struct KeptCodes {
+  const uint8_t* codes;   // [tokens][256 bytes], pieces in the order of expanded codes
+  const int16_t* scales;  // [4 groups][tokens]
+  int tokens, count;      // places, those used
+};
+
+// One stage, or false where the powers of two do not fit.
+template <int kN>
+__device__ __forceinline__ bool multiply_halves(const uint8_t* stage, const KeptCodes& kept, HalfSums<kN>& sums) {
+  using S = FewStage<Format::kFp8, 1>;
+  const int lane = threadIdx.x % kWarp, q = lane % 4, r = lane / 4;
+  const int weight_scale = stage[S::kScalesAt + 4 * r + q];
+  uint32_t factor[kN];
+  bool fits = true;
 #pragma unroll
-    for (int m = 0; m < kM; ++m) expand_pair<F, kPair>(raw[m], factor[m], a[0][m], a[1][m]);
+  for (int n = 0; n < kN; ++n) {
+    const int token_scale = kept.scales[q * kept.tokens + min(8 * n + r, kept.count - 1)];
+    const int exponent = token_scale == kEmptyGroup ? 0 : weight_scale + token_scale - 2 * 127 + kHalfUnit;
+    fits = fits && exponent >= -14 && exponent <= 7;
+    factor[n] = static_cast<uint32_t>(exponent + 15) * 0x04000400u;
+  }
+  if (!__all_sync(0xffffffffu, fits)) return false;
+  uint4 raw[2][2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      raw[i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<Format::kFp8>(8 * i + r, 2 * q + k));
+  }
+  const uint32_t *low = reinterpret_cast<const uint32_t*>(raw[0]), *high = reinterpret_cast<const uint32_t*>(raw[1]);
+  unrolled<4>([&](auto pair) {
+    constexpr int kPair = decltype(pair)::value;
+    uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      expand_half(low[2 * kPair + i], a[i][0], a[i][2]);
+      expand_half(high[2 * kPair + i], a[i][1], a[i][3]);
+    }
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      const int token = min(8 * n + r, num_tokens - 1);
-      const uint4 v = in_code_order<F>(*reinterpret_cast<const uint4*>(tokens + wide_piece_at(token, 4 * q + kPair)));
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        mma(c[m][n], a[0][m], v.x, v.y);
-        mma(c[m][n], a[1][m], v.z, v.w);
-      }
+      const int token = min(8 * n + r, kept.count - 1);
+      const uint4 v = *reinterpret_cast<const uint4*>(kept.codes + wide_piece_at(token, 4 * q + kPair));
+      mma_half(sums.c[0][n], a[0], multiply_half(v.x, factor[n]), multiply_half(v.y, factor[n]));
+      mma_half(sums.c[0][n], a[1], multiply_half(v.z, factor[n]), multiply_half(v.w, factor[n]));
     }
   });
+  return true;
+}
+
+// From the unit of the f16 path to that of the BF16 path.
+template <int kN>
+__device__ __forceinline__ void leave_halves(HalfSums<kN>& sums) {
+  const float factor = __uint_as_float((127 - 32 - kHalfUnit) << 23);  // 1 / inverse_unit, 2^-kHalfUnit
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.c[0][n][i] *= factor;
+  }
+}
+
+// The same stage by the BF16 path. Apart, since it hardly ever runs.
+template <int kN>
+__device__ __noinline__ HalfSums<kN> multiply_codes(const uint8_t* stage, KeptCodes kept, HalfSums<kN> sums) {
+  using S = FewStage<Format::kFp8, 1>;
+  const int lane = threadIdx.x % kWarp, q = lane % 4, r = lane / 4;
+  uint4 raw[1][2][2];
+  uint32_t factor[1][2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    factor[0][i] = scale_factor<Format::kFp8>(stage[S::kScalesAt + 4 * (8 * i + r) + q]);
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      raw[0][i][k] = *reinterpret_cast<const uint4*>(stage + weight_piece_at<Format::kFp8>(8 * i + r, 2 * q + k));
+  }
+  auto tokens_at = [&](int n, int i) {
+    const int token = min(8 * n + r, kept.count - 1), scale = kept.scales[q * kept.tokens + token];
+    const float value = scale == kEmptyGroup ? 0.f : ue8m0_value(static_cast<uint32_t>(scale));
+    const uint4 codes = *reinterpret_cast<const uint4*>(kept.codes + wide_piece_at(token, 4 * q + i));
+    uint4 v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 f = __half22float2(reinterpret_cast<const __half2*>(&codes)[k]);
+      reinterpret_cast<__nv_bfloat162*>(&v)[k] = __floats2bfloat162_rn(f.x * value, f.y * value);
+    }
+    return v;
+  };
+  multiply_columns<Format::kFp8>(raw, factor, tokens_at, sums.c);
+  return sums;
+}
+
+// The codes of all tokens into shared memory, a thread a scale group at a time, then their scales.
+template <typename Task>
+__device__ void keep_codes(const Task& task, const FewMemory& memory, uint8_t* shared) {
+  const TokenTile tokens = task.tokens_of({0, 0}, task.tile_tokens);
+  const int num_groups = task.cols / 32, all_groups = (num_groups + 3) / 4 * 4;
+  auto* scales = reinterpret_cast<int16_t*>(shared + memory.kept_at + all_groups / 4 * memory.tokens * 256);
+  for (int i = threadIdx.x; i < tokens.count * all_groups; i += kProductThreads) {
+    const int token = i / all_groups, group = i % all_groups;
+    uint4 v[4] = {};
+    int16_t scale = kEmptyGroup;
+    if (group < num_groups) {
+      const uint4* from = reinterpret_cast<const uint4*>(tokens.row(token) + 32 * group);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[k] = from[k];
+      auto* pairs = reinterpret_cast<__nv_bfloat162*>(v);
+      const float largest = largest_of<16>(pairs);
+      const uint32_t exponent = ue8m0_ceil(fmaxf(largest, kActFloor), kInvE4M3);
+      const float inverse = 1.f / ue8m0_value(exponent);
+      if (largest != 0) scale = static_cast<int16_t>(exponent);
+#pragma unroll
+      for (int k = 0; k < 16; ++k) {
+        const float2 f = __bfloat1622float2(pairs[k]);
+        const __nv_fp8x2_storage_t codes =
+            __nv_cvt_float2_to_fp8x2({f.x * inverse, f.y * inverse}, __NV_SATFINITE, __NV_E4M3);
+        reinterpret_cast<__half2_raw*>(v)[k] = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
+      }
+    }
+    uint8_t* to = shared + memory.kept_at + group / 4 * memory.tokens * 256;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      *reinterpret_cast<uint4*>(to + wide_piece_at(token, group % 4 * 4 + k)) = in_code_order<Format::kFp8>(v[k]);
+    scales[group * memory.tokens + token] = scale;
+  }
+  __syncthreads();
 }
 
 // All columns of the tokens into shared memory, a thread a scale group at a time.
@@ -229,8 +378,9 @@ __device__ void keep_tokens(const Task& task, const FewMemory& memory, bool roun
   __syncthreads();
 }
 
-// All tiles of the task that fall to this block. `has_waited`: what the task reads is there already.
-template <Format F, int kM, int kN, typename Task>
+// All tiles of the task that fall to this block. `has_waited`: what the task reads is there already. With kHalves the
+// tokens are kept as codes (FP8, kM = 1, tokens rounded, scale rows of 32 weight rows).
+template <Format F, int kM, int kN, bool kHalves = false, typename Task>
 __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMemory& memory, uint8_t* shared,
                                          bool rounds, bool has_waited) {
   using S = FewStage<F, kM>;
@@ -280,7 +430,11 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
     copy(load, has_waited, true);
     commit_copies();
   }
-  if (keeps) keep_tokens(task, memory, rounds, shared);
+  if constexpr (kHalves) {
+    keep_codes(task, memory, shared);
+  } else if (keeps) {
+    keep_tokens(task, memory, rounds, shared);
+  }
 
   for (int parity = 0; tile < num_tiles; parity ^= 1, tile += static_cast<int>(gridDim.x)) {
     const TileAt at = task.at(tile);
@@ -292,6 +446,7 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
     for (int step = 0; step < num_steps; mine += part_floats) {
       const int end = min(num_steps, step + segment / 128);
       float c[kM][kN][4] = {};
+      [[maybe_unused]] bool are_halves = true;  // the sums so far
 #pragma unroll 1
       for (; step < end; ++step) {
         wait_all_but(num_stages - 2);
@@ -301,8 +456,24 @@ __device__ __forceinline__ void few_rows(const FewTask<Task>& task, const FewMem
         const uint8_t* from = ring + stage * stage_bytes;
         const uint8_t* token_at =
             keeps ? shared + memory.kept_at + (first_group / 4 + step) * memory.tokens * 256 : from + S::kTokensAt;
-        multiply_stage<F, kM, kN>(from, token_at, tokens.count, c);
+        if constexpr (kHalves) {
+          auto& halves = reinterpret_cast<HalfSums<kN>&>(c);
+          const int all_steps = (num_groups + 3) / 4, at_step = first_group / 4 + step;
+          const auto* scales =
+              reinterpret_cast<const int16_t*>(shared + memory.kept_at + all_steps * memory.tokens * 256);
+          const KeptCodes kept{token_at, scales + 4 * at_step * memory.tokens, memory.tokens, tokens.count};
+          if (!are_halves || !multiply_halves<kN>(from, kept, halves)) {
+            if (are_halves) leave_halves<kN>(halves);
+            are_halves = false;
+            halves = multiply_codes<kN>(from, kept, halves);
+          }
+        } else {
+          multiply_stage<F, kM, kN>(from, token_at, tokens.count, c);
+        }
         stage = stage + 1 == num_stages ? 0 : stage + 1;
+      }
+      if constexpr (kHalves) {
+        if (are_halves) leave_halves<kN>(reinterpret_cast<HalfSums<kN>&>(c));
       }
 #pragma unroll
       for (int m = 0; m < kM; ++m) {

@@ -26,8 +26,13 @@ struct EmbedArgs {
   int m, num_rows;
 };
 void launch_embed(cudaStream_t stream, const EmbedArgs& a);
-void launch_rms_norm(cudaStream_t stream, Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, int num_rows, int64_t n,
-                     float eps);
+struct NormArgs {
+  Rows<Bf16> x, y;
+  const Bf16* gain;
+  int64_t n;
+  float eps;
+};
+void launch_rms_norm(cudaStream_t stream, const NormArgs& a, int num_rows);
 void launch_rope(cudaStream_t stream, const int64_t* positions, const Frequencies& freq, Rows<float> cos,
                  Rows<float> sin, int num_rows);
 void launch_stream_mean(cudaStream_t stream, Rows<Bf16> streams, int m, Rows<Bf16> mean, int num_rows, int64_t d);
@@ -78,7 +83,8 @@ struct WindowKeyArgs {
   uint8_t* records;
   int num_rows;
 };
-void launch_window_keys(cudaStream_t stream, const WindowKeyArgs& a);
+// With a norm of as many other rows beside it, if that is not nullptr.
+void launch_window_keys(cudaStream_t stream, const WindowKeyArgs& a, const NormArgs* norm);
 void launch_window_store(cudaStream_t stream, const BatchArgs& batch, const uint8_t* records, const WindowCache& cache);
 struct PoolArgs {
   const int32_t* group_of_row;
@@ -246,8 +252,8 @@ struct ProductJob {
 };
 // Up to so many tokens a product takes x as it lies. If a block can keep all columns of all tokens it rounds them too.
 constexpr int kFewTokens = 16;
-constexpr int64_t kept_token_bytes(int64_t num_tokens, int64_t cols) {
-  return (cols + 127) / 128 * 256 * num_tokens;
+constexpr int64_t kept_token_bytes(int64_t num_tokens, int64_t cols) {  // with scales of 2 bytes
+  return (cols + 127) / 128 * (256 + 4 * 2) * num_tokens;
 }
 constexpr bool can_keep_tokens(int64_t num_tokens, int64_t cols) {
   constexpr int64_t kMost = 96 << 10;  // leaves two stages of weights and more
@@ -295,9 +301,11 @@ struct MoePlanArgs {
   MoeTile* tiles;
   int* num_tiles;
 };
-// The plan, and beside it x rounded into `rounded` [T, d] as it lies if that is not nullptr.
-void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,
-                     Bf16* rounded);
+// The plan, and beside it x rounded into `rounded` [T, d] as it lies if that is not nullptr. A choice with rows (at
+// most kMostPlannedChoices) is made first.
+constexpr int kMostPlannedChoices = 32;
+void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, const RouteArgs& choice, Rows<Bf16> x, int num_rows,
+                     int64_t d, Bf16* rounded);
 struct ExpertArgs {
   MoeSlots slots;
   const ExpertWeights* experts;  // on the device; nullptr: `one`

@@ -93,11 +93,17 @@ __global__ void f32_kernel(Rows<Bf16> x, const float* weight, int64_t rows, int6
   }
 }
 
-template <Format F, int kM, int kN>
+template <Format F, int kM, int kN, bool kHalves>
 __global__ void __launch_bounds__(kProductThreads, 2) few_linear_kernel(FewTask<LinearTask> task, FewMemory memory) {
   allow_next();
   extern __shared__ __align__(128) uint8_t shared[];
-  few_rows<F, kM, kN>(task, memory, shared, task.rounds, false);
+  few_rows<F, kM, kN, kHalves>(task, memory, shared, task.rounds, false);
+}
+
+// Whether tokens are kept as codes.
+bool keeps_codes(const LinearTask& task) {
+  return task.keeps_tokens && task.rounds &&
+         std::all_of(task.jobs, task.jobs + task.num_jobs, [](const ProductJob& j) { return j.scale_shift == 5; });
 }
 
 // How many parts a tile has, and how long that takes in stages: a multiprocessor's tiles one after the other.
@@ -129,7 +135,11 @@ FewSplit split_few(LinearTask& task) {
 template <Format F, int kM, int kN>
 void launch_few(cudaStream_t stream, LinearTask& task, const FewSplit& split) {
   grid_of(task, 16 * kM * split.parts, 8 * kN);
-  launch_persistent("few_rows", few_linear_kernel<F, kM, kN>, split.row_tiles, split.plan, stream,
+  auto* kernel = few_linear_kernel<F, kM, kN, false>;
+  if constexpr (F == Format::kFp8) {
+    if (keeps_codes(task)) kernel = few_linear_kernel<F, kM, kN, true>;
+  }
+  launch_persistent("few_rows", kernel, split.row_tiles, split.plan, stream,
                     FewTask<LinearTask>{task, split.row_tiles, 8 * kN, split.parts, 0}, split.plan.memory);
 }
 

@@ -10,6 +10,7 @@
 //
 // The shared expert goes the same way as one expert with all tokens; with up to 8 of them in the same launches.
 #include "kernels/cuda/smxx/few_rows.cuh"
+#include "kernels/cuda/smxx/route.cuh"
 #include "kernels/cuda/smxx/tasks.cuh"
 
 namespace deepinfer::kernels::cuda {
@@ -33,17 +34,21 @@ __device__ void round_row(const Bf16* x, Bf16* rounded, int64_t d) {
   }
 }
 
-// Block 0 makes the plan, block 1 + t rounds row t.
-__global__ void __launch_bounds__(kPlanThreads) plan_kernel(MoePlanArgs p, Rows<Bf16> x, int64_t d, Bf16* rounded) {
+// Block 0 makes the choice, if there is one to make, and the plan; block 1 + t rounds row t.
+__global__ void __launch_bounds__(kPlanThreads)
+    plan_kernel(MoePlanArgs p, RouteArgs choice, Rows<Bf16> x, int64_t d, Bf16* rounded) {
   begin_kernel();
   if (blockIdx.x > 0) {
     const int64_t t = blockIdx.x - 1;
     return round_row(x.row(t), rounded + t * d, d);
   }
+  static_assert(kMostPlannedChoices <= kPlanThreads / kWarp);
+  __shared__ RoutePlaces places[kMostPlannedChoices];
+  if (threadIdx.x / kWarp < choice.num_rows) route_row(choice, threadIdx.x / kWarp, places[threadIdx.x / kWarp]);
   const auto& [ids, num_slots, top_k, expert_begin, num_experts, tile_tokens, list, tiles, num_tiles] = p;
   __shared__ int count[kMaxExperts], place[kMaxExperts], first_tile[kMaxExperts];
   for (int e = threadIdx.x; e < num_experts; e += kPlanThreads) count[e] = 0;
-  __syncthreads();
+  __syncthreads();  // the block sees its choice as well
   for (int i = threadIdx.x; i < num_slots; i += kPlanThreads) {
     const int e = ids.row(i / top_k)[i % top_k] - expert_begin;
     if (e >= 0 && e < num_experts) atomicAdd(count + e, 1);
@@ -112,19 +117,13 @@ __global__ void __launch_bounds__(kSumThreads)
 // Tiles of 8 tokens; both kinds of experts' tiles are counted through. Parts have 32 rows of w1 and w3, so that tokens
 // are put in order less often, and 16 of w2: small tiles share out evenly.
 constexpr int kFewTileTokens = 8, kUpM = 2, kDownM = 1;
+template <int kM, typename Task>
 __global__ void __launch_bounds__(kProductThreads, 2)
-    few_gate_up_kernel(FewTask<GateUpTask> experts, FewTask<GateUpTask> one, FewMemory memory) {
+    few_experts_kernel(FewTask<Task> experts, FewTask<Task> one, FewMemory memory) {
   begin_kernel();
   extern __shared__ __align__(128) uint8_t shared[];
   few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, kUpM, 1>(experts, memory, shared, false, true);
-}
-__global__ void __launch_bounds__(kProductThreads, 2)
-    few_down_kernel(FewTask<DownTask> experts, FewTask<DownTask> one, FewMemory memory) {
-  begin_kernel();
-  extern __shared__ __align__(128) uint8_t shared[];
-  few_rows<Format::kFp8, 1, 1>(one, memory, shared, false, true);
-  few_rows<Format::kFp4, kDownM, 1>(experts, memory, shared, false, true);
+  few_rows<Format::kFp4, kM, 1>(experts, memory, shared, false, true);
 }
 
 // Experts of one format in a launch for few tokens.
@@ -149,9 +148,8 @@ struct FewExperts {
 };
 
 template <int kM, typename Task>
-void launch_few(const char* name, void (*kernel)(FewTask<Task>, FewTask<Task>, FewMemory), cudaStream_t stream,
-                const FewExperts& experts, const FewExperts& one, int max_tiles, const Task& expert_task,
-                const Task& one_task) {
+void launch_few(const char* name, cudaStream_t stream, const FewExperts& experts, const FewExperts& one, int max_tiles,
+                const Task& expert_task, const Task& one_task) {
   const int tokens = std::min(kFewTileTokens, std::max(experts.num_rows, one.num_rows));
   const int stage = std::max(one.num_rows == 0 ? 0 : FewStage<Format::kFp8, 1>::bytes(tokens),
                              experts.num_rows == 0 ? 0 : FewStage<Format::kFp4, kM>::bytes(tokens));
@@ -164,7 +162,8 @@ void launch_few(const char* name, void (*kernel)(FewTask<Task>, FewTask<Task>, F
   const auto first = one.task(one_task, balances, 0);
   const int first_tiles = first.row_tiles * static_cast<int>(blocks_for(one.num_rows, kFewTileTokens));
   const auto then = experts.task(expert_task, balances, first_tiles);
-  launch_persistent(name, kernel, first_tiles + then.row_tiles * max_tiles, plan, stream, then, first, plan.memory);
+  launch_persistent(name, few_experts_kernel<kM, Task>, first_tiles + then.row_tiles * max_tiles, plan, stream, then,
+                    first, plan.memory);
 }
 
 template <Format F>
@@ -190,20 +189,20 @@ int moe_tile_tokens(double rows_per_expert) {
   return rows_per_expert <= 9 ? kFewTileTokens : rows_per_expert <= kManyRows ? 64 : kTileTokens;
 }
 
-void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, Rows<Bf16> x, int num_rows, int64_t d,
-                     Bf16* rounded) {
+void launch_moe_plan(cudaStream_t stream, const MoePlanArgs& plan, const RouteArgs& choice, Rows<Bf16> x, int num_rows,
+                     int64_t d, Bf16* rounded) {
   const unsigned blocks = 1 + (rounded == nullptr ? 0u : static_cast<unsigned>(num_rows));
-  start("moe plan", plan_kernel, blocks, kPlanThreads, 0, stream, plan, x, d, rounded);
+  start("moe plan", plan_kernel, blocks, kPlanThreads, 0, stream, plan, choice, x, d, rounded);
 }
 
 void launch_few_experts(cudaStream_t stream, const ExpertArgs* experts, const ExpertArgs* shared) {
   const ExpertArgs none{};
   const ExpertArgs &e = experts == nullptr ? none : *experts, &o = shared == nullptr ? none : *shared;
   // A tile of gate and up has whole scale groups of the activations of both.
-  launch_few<kUpM>("few_gate_up", few_gate_up_kernel, stream, {e.slots.num_rows, e.hidden, 2 * e.width, 16 * kUpM, 64},
+  launch_few<kUpM>("few_gate_up", stream, {e.slots.num_rows, e.hidden, 2 * e.width, 16 * kUpM, 64},
                    {o.slots.num_rows, o.hidden, 2 * o.width, 16, 64}, e.slots.max_tiles,
                    gate_up_task<Format::kFp4>(e, Order::kNatural), gate_up_task<Format::kFp8>(o, Order::kNatural));
-  launch_few<kDownM>("few_down", few_down_kernel, stream, {e.slots.num_rows, e.width, e.hidden, 16 * kDownM, 16},
+  launch_few<kDownM>("few_down", stream, {e.slots.num_rows, e.width, e.hidden, 16 * kDownM, 16},
                      {o.slots.num_rows, o.width, o.hidden, 16, 16}, e.slots.max_tiles, down_task<Format::kFp4>(e),
                      down_task<Format::kFp8>(o));
 }

@@ -135,6 +135,29 @@ __host__ __device__ constexpr int weight_piece_at(int row, int piece) {
                              : wide_piece_at(row, piece);
 }
 
+// 128 columns: c += weights x tokens. `tokens`(n, i) gives 8 of the lane's 32 columns of its token of the n-th eight,
+// in the order of the codes.
+template <Format F, int kM, int kN, typename Tokens>
+__device__ __forceinline__ void multiply_columns(const uint4 (&raw)[kM][2][pieces_of(F)],
+                                                 const uint32_t (&factor)[kM][2], Tokens&& tokens,
+                                                 float (&c)[kM][kN][4]) {
+  unrolled<4>([&](auto pair) {  // two steps of 16 columns
+    constexpr int kPair = decltype(pair)::value;
+    uint32_t a[2][kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) expand_pair<F, kPair>(raw[m], factor[m], a[0][m], a[1][m]);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const uint4 v = tokens(n, kPair);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma(c[m][n], a[0][m], v.x, v.y);
+        mma(c[m][n], a[1][m], v.z, v.w);
+      }
+    }
+  });
+}
+
 // ---- many rows ------------------------------------------------------------------------------------------------------
 
 template <Format F, int kM, int kN>
@@ -240,21 +263,10 @@ __global__ void __launch_bounds__(kProductThreads, kM == 1 ? 2 : 1) many_rows_ke
           raw[m][i][k] = *reinterpret_cast<const uint4*>(weight_at + (16 * m + 8 * i) * weight_row_stride(F) + 16 * k);
       }
     }
-    unrolled<4>([&](auto pair) {
-      constexpr int kPair = decltype(pair)::value;
-      uint32_t a[2][kM][4];
-#pragma unroll
-      for (int m = 0; m < kM; ++m) expand_pair<F, kPair>(raw[m], factor[m], a[0][m], a[1][m]);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const uint4 b = *reinterpret_cast<const uint4*>(token_at + 8 * n * kTokenRowStride + 16 * kPair);
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma(c[m][n], a[0][m], b.x, b.y);
-          mma(c[m][n], a[1][m], b.z, b.w);
-        }
-      }
-    });
+    auto tokens_at = [&](int n, int i) {
+      return *reinterpret_cast<const uint4*>(token_at + 8 * n * kTokenRowStride + 16 * i);
+    };
+    multiply_columns<F>(raw, factor, tokens_at, c);
     if ((step + 1) % steps_a_segment == 0 || step + 1 == num_steps) {
       const bool is_first = step < steps_a_segment;
 #pragma unroll

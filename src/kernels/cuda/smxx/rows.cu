@@ -1,5 +1,5 @@
-// What works on one row at a time: embedding, norms, rotations, means, Engram, sums of slots. One block a row.
-#include "kernels/cuda/smxx/common.cuh"
+// What works on one row at a time: embedding, norms, rotations, means, Engram, sums of slots. Mostly one block a row.
+#include "kernels/cuda/smxx/norm.cuh"
 
 namespace deepinfer::kernels::cuda {
 namespace {
@@ -7,30 +7,23 @@ namespace {
 constexpr int kThreads = 256;
 __global__ void embed_kernel(EmbedArgs a) {
   begin_kernel();
-  const int64_t t = blockIdx.x;
+  const int64_t t = blockIdx.x, c = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  if (c >= a.d) return;
   const int32_t id = a.ids[t];
   const int64_t row = id - a.row_begin;
-  for (int64_t c = threadIdx.x; c < a.d; c += kThreads) {
-    Bf16 v = to_b(0.f);
-    if (id < 0) {
-      if (a.given.data != nullptr) v = to_b(a.given.row(t)[c]);
-    } else if (row >= 0 && row < a.table_rows) {
-      v = a.table[row * a.d + c];
-    }
-    for (int j = 0; j < a.m; ++j) a.streams.row(t)[j * a.d + c] = v;
+  Bf16 v = to_b(0.f);
+  if (id < 0) {
+    if (a.given.data != nullptr) v = to_b(a.given.row(t)[c]);
+  } else if (row >= 0 && row < a.table_rows) {
+    v = a.table[row * a.d + c];
   }
+  for (int j = 0; j < a.m; ++j) a.streams.row(t)[j * a.d + c] = v;
 }
 
-__global__ void rms_norm_kernel(Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, int64_t n, float eps) {
+__global__ void rms_norm_kernel(NormArgs a) {
   begin_kernel();
   __shared__ float scratch[kThreads / kWarp];
-  const Bf16* in = x.row(blockIdx.x);
-  Bf16* out = y.row(blockIdx.x);
-  float sum = 0;
-  for (int64_t c = threadIdx.x; c < n; c += kThreads) sum += to_f(in[c]) * to_f(in[c]);
-  const float mean = block_sum<kThreads>(sum, scratch) / static_cast<float>(n);
-  const float inverse = 1.f / sqrtf(mean + eps);
-  for (int64_t c = threadIdx.x; c < n; c += kThreads) out[c] = to_b(to_f(gain[c]) * (to_f(in[c]) * inverse));
+  norm_row<kThreads>(a, blockIdx.x, scratch);
 }
 
 __global__ void rope_kernel(const int64_t* positions, Frequencies freq, Rows<float> cos, Rows<float> sin) {
@@ -99,38 +92,39 @@ __global__ void engram_gather_kernel(EngramGatherArgs a) {
 }
 
 // One block for a row and a stream.
-__global__ void engram_gate_kernel(EngramGateArgs p) {
+constexpr int kGateThreads = 1024;
+__global__ void __launch_bounds__(kGateThreads) engram_gate_kernel(EngramGateArgs p) {
   begin_kernel();
-  __shared__ float scratch[kThreads / kWarp];
+  __shared__ float scratch[kGateThreads / kWarp];
   const int64_t t = blockIdx.x, j = blockIdx.y, d = p.d;
   if (p.is_image != nullptr && p.is_image[t] != 0) return;
   Bf16* h = p.streams.row(t) + j * d;
   const Bf16 *key = p.kv.row(t) + j * d, *value = p.kv.row(t) + p.m * d;
   float dot = 0, hh = 0, kk = 0;
-  for (int64_t c = threadIdx.x; c < d; c += kThreads) {
+  for (int64_t c = threadIdx.x; c < d; c += kGateThreads) {
     const float a = to_f(h[c]), k = to_f(key[c]);
     dot += a * (to_f(p.q_weight[j * d + c]) * to_f(p.k_weight[j * d + c])) * k;
     hh += a * a;
     kk += k * k;
   }
-  dot = block_sum<kThreads>(dot, scratch);
+  dot = block_sum<kGateThreads>(dot, scratch);
   const float n = static_cast<float>(d);
-  const float inverse_h = 1.f / sqrtf(block_sum<kThreads>(hh, scratch) / n + p.eps);
-  const float inverse_k = 1.f / sqrtf(block_sum<kThreads>(kk, scratch) / n + p.eps);
+  const float inverse_h = 1.f / sqrtf(block_sum<kGateThreads>(hh, scratch) / n + p.eps);
+  const float inverse_k = 1.f / sqrtf(block_sum<kGateThreads>(kk, scratch) / n + p.eps);
   const float product = dot * (inverse_h * inverse_k) * p.width_factor;
   const float root = sqrtf(fmaxf(fabsf(product), 1e-6f));
   const float gate = 1.f / (1.f + expf(-copysignf(root, product)));
-  for (int64_t c = threadIdx.x; c < d; c += kThreads) h[c] = to_b(to_f(h[c]) + gate * to_f(value[c]));
+  for (int64_t c = threadIdx.x; c < d; c += kGateThreads) h[c] = to_b(to_f(h[c]) + gate * to_f(value[c]));
 }
 
 }  // namespace
 
 void launch_embed(cudaStream_t stream, const EmbedArgs& a) {
-  start("embed", embed_kernel, a.num_rows, kThreads, 0, stream, a);
+  const dim3 grid(a.num_rows, static_cast<unsigned>(blocks_for(a.d, kThreads)));
+  start("embed", embed_kernel, grid, kThreads, 0, stream, a);
 }
-void launch_rms_norm(cudaStream_t stream, Rows<Bf16> x, Rows<Bf16> y, const Bf16* gain, int num_rows, int64_t n,
-                     float eps) {
-  start("rms_norm", rms_norm_kernel, num_rows, kThreads, 0, stream, x, y, gain, n, eps);
+void launch_rms_norm(cudaStream_t stream, const NormArgs& a, int num_rows) {
+  start("rms_norm", rms_norm_kernel, num_rows, kThreads, 0, stream, a);
 }
 void launch_rope(cudaStream_t stream, const int64_t* positions, const Frequencies& freq, Rows<float> cos,
                  Rows<float> sin, int num_rows) {
@@ -155,7 +149,7 @@ void launch_engram_gather(cudaStream_t stream, const EngramGatherArgs& a) {
   start("engram_gather", engram_gather_kernel, a.num_rows, kThreads, 0, stream, a);
 }
 void launch_engram_gate(cudaStream_t stream, const EngramGateArgs& a) {
-  start("engram_gate", engram_gate_kernel, dim3(a.num_rows, a.m), kThreads, 0, stream, a);
+  start("engram_gate", engram_gate_kernel, dim3(a.num_rows, a.m), kGateThreads, 0, stream, a);
 }
 
 }  // namespace deepinfer::kernels::cuda

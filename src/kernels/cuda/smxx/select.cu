@@ -76,6 +76,8 @@ __global__ void __launch_bounds__(kScoreThreads) scores_kernel(ScoreArgs s) {
   const int64_t visible = (s.positions[t] + 1) / s.cache.ratio, count = num_places(s, visible);
   uint16_t* keys = s.keys + blockIdx.y * s.stride;
   const bool has_group = 32 * q < s.dim;
+  // A recorded launch has blocks for the longest sequence.
+  if (int64_t{blockIdx.x} * kScoreWarps * 16 >= count) return;
 
   uint32_t b[kMaxHeads / 8][16];  // the thread's 32 channels of 4 heads
   float weights[kMaxHeads / 8][2];
