@@ -280,7 +280,7 @@ def main() -> int:
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     report = Report()
-    vocab_size = json.loads((a.model / "config.json").read_text())["vocab_size"]
+    vocab_size = Config.load(a.model).vocab_size
     prompts = [prompt_of(length, vocab_size) for length in a.lengths]
     with tempfile.TemporaryDirectory(prefix="layers-", dir=a.scratch) as folder:
         for name in a.numerics:
