@@ -222,7 +222,9 @@ class HttpClientImpl final : public HttpClient, public ConnectionPool {
     tls_ = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_client);
     ErrorCode ec;
     tls_->set_default_verify_paths(ec);
-    if (!options_.trusted.empty()) tls_->load_verify_file(options_.trusted, ec);
+    if (ec) return deepinfer::fail(Code::kIo, "the system's certificates: {}", ec.message());
+    if (options_.trusted.empty()) return {};
+    tls_->load_verify_file(options_.trusted, ec);
     if (ec) return deepinfer::fail(Code::kInvalid, "certificates {}: {}", options_.trusted, ec.message());
     return {};
   }

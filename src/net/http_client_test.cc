@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "net/http_server.h"
 
 namespace deepinfer::net {
@@ -157,6 +158,18 @@ TEST(HttpClient, SaysWhatIsWrong) {
   }
   auto nobody = *HttpClient::create(loop, "http://127.0.0.1:1", {});
   EXPECT_THAT(ask(loop, *nobody, {.method = "GET", .path = "/"}).error->message, HasSubstr("no connection"));
+}
+
+TEST(HttpClient, CertificatesThatCannotBeReadAreAnError) {
+  Loop loop(1);
+  EXPECT_TRUE(HttpClient::create(loop, "https://127.0.0.1:1", {}));
+  const std::string missing = testing::TempDir() + "/no_such.pem", empty = testing::TempDir() + "/empty.pem";
+  ASSERT_TRUE(write_file(empty, ""));
+  for (const std::string& file : {missing, empty}) {
+    auto client = HttpClient::create(loop, "https://127.0.0.1:1", {.trusted = file});
+    ASSERT_FALSE(client) << file;
+    EXPECT_THAT(client.error().message, HasSubstr(file));
+  }
 }
 
 TEST(HttpClient, ARequestWithoutAnAnswerEndsInTime) {
