@@ -54,6 +54,7 @@ def test_health_and_version(server: Server) -> None:
 
 def test_models(server: Server) -> None:
     models = server.get("/v1/models").json
+    assert re.fullmatch(r"[0-9a-f]{32}", models["data"][0]["namespace_digest"])
     assert [m["id"] for m in models["data"]] == ["tiny"]
     assert models["data"][0]["max_model_len"] > 0
     assert server.get("/v1/models/tiny").json["id"] == "tiny"

@@ -50,7 +50,8 @@ Result<serve::LoadedModel> load(ServeFlags& flags) {
                             .name = std::filesystem::path(flags.engine.options.model).filename().string(),
                             .vocab_size = engine->config().vocab_size,
                             .max_running = engine->stats().max_sequences,
-                            .image_token = ""};
+                            .image_token = "",
+                            .namespace_digest = engine->namespace_digest()};
   if (int32_t id = engine->config().image_token_id; engine->tokenizer().is_added(id)) {
     loaded.image_token = engine->tokenizer().token_bytes(id);
   }

@@ -60,6 +60,8 @@ class EngineImpl final : public Engine {
 
   const ModelConfig& config() const { return checkpoint_.config(); }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  // Hexadecimal digest of what makes cached keys of one engine unusable to another: model, tokenizer, format of keys.
+  const std::string& namespace_digest() const { return namespace_digest_; }
 
  private:
   static constexpr size_t kStepsAhead = 2;
@@ -100,6 +102,7 @@ class EngineImpl final : public Engine {
   text::Tokenizer tokenizer_;
   std::vector<int32_t> compressed_ids_;
   MemoryPlan plan_;
+  std::string namespace_digest_;
 
   std::unique_ptr<model::Ranks> ranks_;  // one rank
   cache::WindowPool windows_;

@@ -136,6 +136,7 @@ Result<void> EngineImpl::build(const Backend& backend) {
   // Names are keyed anew in every process, so that nobody can compute one beforehand.
   std::string key = random_bytes(32);
   DI_TRY(cache::Digest name_space, cache_namespace(checkpoint_, options_, *rank.ops));
+  namespace_digest_ = hex(name_space);
   ledger_ =
       std::make_unique<sched::IndexLedger>(static_cast<int32_t>(plan_.num_blocks), key, name_space, plan_.num_windows);
   scheduler_ = std::make_unique<sched::Scheduler>(sc, *ledger_);

@@ -225,6 +225,14 @@ TEST(Engine, ExactPrefixHitsGiveTheTokensOfAColdRun) {
   EXPECT_GT(hit.usage.cached_tokens, 0);
 }
 
+TEST(Engine, TheNamespaceIsThatOfModelAndNumerics) {
+  const std::string name = random_small().namespace_digest();
+  EXPECT_EQ(name.size(), 32u);
+  EXPECT_EQ(make({.model = kRandom, .max_num_seqs = 1})->namespace_digest(), name);
+  EXPECT_NE(make({.model = kRandom, .numerics = "vendor", .max_num_seqs = 1})->namespace_digest(), name);
+  EXPECT_NE(tiny().namespace_digest(), name);
+}
+
 // ---- ends ---------------------------------------------------------------------------------------------------------
 
 TEST(Engine, StopStringAcrossTokensCutsTheText) {

@@ -19,6 +19,7 @@ struct Model {
   std::string name;
   int64_t created_s = 0;  // Unix time of the start
   int64_t max_model_len = 0;
+  std::string namespace_digest;  // of what makes cached keys of one server unusable to another; empty: not known
   int vocab_size = 0;
   std::optional<int32_t> end_think_id;
   text::ChatOptions chat;

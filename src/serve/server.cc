@@ -103,6 +103,7 @@ class ServerImpl final : public Server {
                 .name = o.served_model_name.empty() ? loaded_->name : o.served_model_name,
                 .created_s = unix_seconds(),
                 .max_model_len = loaded_->engine->max_model_len(),
+                .namespace_digest = loaded_->namespace_digest,
                 .vocab_size = loaded_->vocab_size,
                 .end_think_id = loaded_->tokenizer->added_id("</think>"),
                 .chat = {.tool_results_keep_reasoning = o.keeps_tool_reasoning},

@@ -24,6 +24,7 @@ struct LoadedModel {
   int vocab_size = 0;
   int max_running = 0;  // sequences that run together; 0: not known
   std::string image_token;
+  std::string namespace_digest;  // Model's
 };
 
 class Server {

@@ -10,6 +10,7 @@ namespace {
 void write_model(JsonWriter& w, const Model& model) {
   w.begin_object().field("id", model.name).field("object", "model").field("created", model.created_s);
   w.field("owned_by", "deepinfer").field("max_model_len", model.max_model_len);
+  w.field("namespace_digest", model.namespace_digest);
   w.key("capabilities").begin_array();
   for (const char* c : {"chat", "completion", "fill_in_the_middle", "reasoning", "tools", "logprobs"}) w.value(c);
   w.end_array().end_object();
