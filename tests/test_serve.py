@@ -622,6 +622,37 @@ def test_metrics_are_in_prometheus_form(server: Server) -> None:
         assert f"# TYPE deepinfer_{name} " in text, name
 
 
+def test_metrics_follow_a_prompt_through_the_cache() -> None:
+    text = "The dog and the cat went to the park. " * 40
+    every_draft = {"DEEPINFER_ENABLE_MTP_VARLEN": "0"}  # whatever steps cost
+    with Server("--access-log", "off", env=every_draft) as server:
+
+        def growth(prompt: str) -> dict[str, float]:
+            def values() -> dict[str, float]:
+                text = server.get("/metrics").body.decode()
+                return {name: float(value) for name, value in re.findall(r"^([^#].*) (\S+)$", text, re.M)}
+
+            before = values()
+            server.ok("/v1/completions", {**STORY, "prompt": prompt, "max_tokens": 200, "ignore_eos": True})
+            after = values()
+            grown = {n.removeprefix("deepinfer_"): v - before.get(n, 0) for n, v in after.items()}
+            return {name: value for name, value in grown.items() if value != 0}
+
+        cold, warm, short = growth(text), growth(text), growth("Once")
+        assert cold['miss_cause_total{cause="new"}'] == 1 and "prefix_hits_total" not in str(cold)
+        assert warm['prefix_hits_total{windows="replayed"}'] == 1 and "miss_cause" not in str(warm)
+        assert short['miss_cause_total{cause="boundary"}'] == 1
+        for grown in (cold, warm, short):
+            assert grown['queue_time_seconds_count{stage="schedule"}'] == grown["prefill_time_seconds_count"] == 1
+            first = grown["time_to_first_token_seconds_sum"]
+            assert 0 < grown["prefill_time_seconds_sum"] < first
+            assert grown.get('queue_time_seconds_sum{stage="schedule"}', 0) < first
+            by_position = [v for name, v in grown.items() if name.startswith("accepted_at_position_total")]
+            assert grown["accepted_tokens_total"] == sum(by_position) > 0
+        assert 0 < server.metric("deepinfer_confidence_calibration_error") < 1
+        assert server.metric("deepinfer_state_slots") > 0
+
+
 def test_the_sse_parser_rejects_what_is_no_stream() -> None:
     with pytest.raises(AssertionError):
         parse_events(b"data: {}\n")

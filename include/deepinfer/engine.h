@@ -48,7 +48,11 @@ struct EngineStats {
   int64_t drafted_tokens = 0, accepted_tokens = 0, preemptions = 0;
   std::vector<int64_t> drafted_by_position, accepted_by_position;
   int64_t blocks = 0, blocks_available = 0;
-  int max_sequences = 0;                                                               // that run together
+  int64_t evicted_blocks = 0, evicted_windows = 0;  // from the prefix cache
+  int max_sequences = 0;                            // that run together
+  int state_slots = 0, state_slots_used = 0;        // private states of sequences
+  int64_t undrafted_steps = 0;  // that decoded without verifying a draft, although the engine drafts
+  double confidence_error = 0;  // mean |confidence - chance to be accepted| of drafts lately; 0 without drafts
   double forward_ms = 0, sampling_ms = 0, draft_ms = 0, planning_ms = 0, idle_ms = 0;  // sums
 };
 

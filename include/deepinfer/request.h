@@ -36,6 +36,16 @@ struct TopLogprob {
   float logprob = 0;
 };
 
+// Why the cache had no more of a prompt, for requests that may take from it.
+enum class MissCause : uint8_t {
+  kNone,      // it had everything up to the last place where a hit may end, or was not asked
+  kNew,       // the first block that is missing was never there under this key and salt, or long ago
+  kEvicted,   // it was there and had to make room
+  kReplayed,  // it is there, made after a bounded replay, and the request wants exact blocks
+  kBoundary,  // no hit may end in so short a prompt, or so early that running on from there would save nothing
+};
+const char* miss_cause_name(MissCause cause);
+
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;                        // prompt tokens whose keys came from the prefix cache
@@ -43,6 +53,10 @@ struct Usage {
   bool from_stored_windows = false;                 // the states came from the cache too: nothing ran again
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // drafts verified, drafts accepted
   int64_t steps = 0;                                // decode steps
+  MissCause miss_cause = MissCause::kNone;          // at its first start
+  // Seconds until its grammar was compiled, then until it had a place in a step, then until its first token; each
+  // is absent if it did not get so far, the first without a grammar as well.
+  std::optional<double> grammar_s, queue_s, prefill_s;
 };
 
 struct TokenEvent {

@@ -8,12 +8,6 @@
 
 namespace deepinfer::cache {
 
-std::size_t PrefixIndex::NameHash::operator()(const Digest& d) const {
-  std::size_t h;
-  std::memcpy(&h, d.data(), sizeof h);
-  return h;
-}
-
 std::vector<ImagePiece> image_pieces(std::span<const ImageRun> images, int64_t begin) {
   std::vector<ImagePiece> pieces;
   for (const ImageRun& image : images) {
@@ -26,7 +20,10 @@ std::vector<ImagePiece> image_pieces(std::span<const ImageRun> images, int64_t b
 }
 
 PrefixIndex::PrefixIndex(BlockAllocator& blocks, BlockNamer namer, int32_t num_window_places)
-    : blocks_(blocks), namer_(std::move(namer)), places_(num_window_places) {}
+    : blocks_(blocks),
+      namer_(std::move(namer)),
+      places_(num_window_places),
+      evicted_(static_cast<std::size_t>(blocks.num_blocks())) {}
 
 // ---- finding
 // ---------------------------------------------------------------------------------------------------------
@@ -44,8 +41,8 @@ bool PrefixIndex::is_block(const Node& n, int64_t depth, std::span<const int32_t
   return images.empty() ? n.images.empty() : n.images == image_pieces(images, depth * kBlockPositions);
 }
 
-int32_t PrefixIndex::longest(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks,
-                             bool exact_only, std::span<const ImageRun> images) {
+PrefixIndex::Longest PrefixIndex::longest(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks,
+                                          bool exact_only, std::span<const ImageRun> images) {
   int64_t limit = std::min(max_blocks, static_cast<int64_t>(tokens.size()) / kBlockPositions);
   std::vector<Digest> names;  // names[0] is the root, names[i + 1] that of block i; made only as far as probes reach
   names.push_back(namer_.root(salt));
@@ -65,7 +62,11 @@ int32_t PrefixIndex::longest(std::string_view salt, std::span<const int32_t> tok
     int64_t middle = good + (bad - good) / 2;
     (is_cached(middle) ? good : bad) = middle;
   }
-  if (good == 0) return -1;
+  MissCause missing = MissCause::kNone;
+  // The name behind the last good one was looked for, so it was made.
+  if (good < limit)
+    missing = evicted_.contains(names[static_cast<std::size_t>(good) + 1]) ? MissCause::kEvicted : MissCause::kNew;
+  if (good == 0) return {.missing = missing};
   names.resize(static_cast<std::size_t>(good) + 1);
 
   int32_t last = find(names.back());
@@ -78,9 +79,11 @@ int32_t PrefixIndex::longest(std::string_view salt, std::span<const int32_t> tok
   if (depth >= 0) {  // a name matched and the content did not
     ++stats_.collisions;
     last = walk(names, tokens, images);
+    missing = MissCause::kNew;
   }
-  while (exact_only && last >= 0 && node(last).provenance != Provenance::kExact) last = node(last).parent;
-  return last;
+  for (; exact_only && last >= 0 && node(last).provenance != Provenance::kExact; last = node(last).parent)
+    missing = MissCause::kReplayed;
+  return {last, missing};
 }
 
 int32_t PrefixIndex::walk(std::span<const Digest> names, std::span<const int32_t> tokens,
@@ -103,9 +106,10 @@ ChainPosition PrefixIndex::position_at(int32_t index) const {
 
 PrefixMatch PrefixIndex::match(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks,
                                bool exact_only, std::span<const ImageRun> images) {
-  int32_t last = longest(salt, tokens, max_blocks, exact_only, images);
+  const auto [last, missing] = longest(salt, tokens, max_blocks, exact_only, images);
   int64_t wanted = std::min(max_blocks, static_cast<int64_t>(tokens.size()) / kBlockPositions);
   PrefixMatch match{.end = open(salt)};
+  match.missing = missing;
   if (last >= 0) match.end = position_at(last);
   match.blocks.resize(static_cast<std::size_t>(match.end.num_blocks));
   for (int32_t at = last; at >= 0; at = node(at).parent) {  // the last block first: parents count as used later
@@ -125,7 +129,7 @@ PrefixMatch PrefixIndex::match(std::string_view salt, std::span<const int32_t> t
 
 int64_t PrefixIndex::probe(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks, bool exact_only,
                            std::span<const ImageRun> images) {
-  int32_t last = longest(salt, tokens, max_blocks, exact_only, images);
+  const int32_t last = longest(salt, tokens, max_blocks, exact_only, images).last;
   return last < 0 ? 0 : node(last).depth + 1;
 }
 
@@ -261,6 +265,7 @@ void PrefixIndex::remove(int32_t index) {
   }
   leaves_.erase({n.last_use, index});
   by_name_.erase(n.name);
+  evicted_.add(n.name);
   blocks_.clear_node(n.block);
   --num_unheld_;
   if (int32_t parent = n.parent; parent >= 0) {

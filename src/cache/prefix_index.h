@@ -33,7 +33,9 @@
 
 #include "cache/block_allocator.h"
 #include "cache/block_name.h"
+#include "cache/evicted_names.h"
 #include "cache/window_places.h"
+#include "deepinfer/request.h"
 
 namespace deepinfer::cache {
 
@@ -53,6 +55,7 @@ struct PrefixMatch {
   // The last boundary of the chain with stored windows.
   int32_t windows = WindowPlaces::kNone;
   ChainPosition windows_end;
+  MissCause missing = MissCause::kNone;  // why it ends before the last block that was asked for
 };
 
 struct ImageRun {
@@ -140,17 +143,16 @@ class PrefixIndex {
     std::array<int32_t, kBlockPositions> ids{};
     std::vector<ImagePiece> images;
   };
-  struct NameHash {
-    std::size_t operator()(const Digest& d) const;
-  };
-
   Node& node(int32_t index) { return nodes_[static_cast<std::size_t>(index)]; }
   const Node& node(int32_t index) const { return nodes_[static_cast<std::size_t>(index)]; }
   int32_t find(const Digest& name) const;
   // Whether the node is block `depth` of this prompt, its own content only.
   bool is_block(const Node& n, int64_t depth, std::span<const int32_t> tokens, std::span<const ImageRun> images) const;
-  // The last node of the longest chain, -1 if there is none.
-  int32_t longest(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks, bool exact_only,
+  struct Longest {
+    int32_t last = -1;  // node; -1: there is none
+    MissCause missing = MissCause::kNone;
+  };
+  Longest longest(std::string_view salt, std::span<const int32_t> tokens, int64_t max_blocks, bool exact_only,
                   std::span<const ImageRun> images);
   int32_t walk(std::span<const Digest> names, std::span<const int32_t> tokens, std::span<const ImageRun> images) const;
   ChainPosition position_at(int32_t index) const;
@@ -169,6 +171,7 @@ class PrefixIndex {
   std::vector<Node> nodes_;
   std::vector<int32_t> unused_;  // places in nodes_
   std::unordered_map<Digest, int32_t, NameHash> by_name_;
+  EvictedNames evicted_;
   std::set<std::pair<uint64_t, int32_t>> leaves_;  // evictable, by last use
   struct Pin {
     Lease lease;

@@ -169,6 +169,35 @@ TEST(PrefixIndex, EvictsTheLeastRecentlyUsedLeafAndNothingInUse) {
   cache.index.check();
 }
 
+TEST(PrefixIndex, AMatchSaysWhyItEnds) {
+  Cache cache(6);
+  auto a = range(0, 3 * 128), b = range(5000, 5000 + 3 * 128);
+  auto missing = [&](const std::vector<int32_t>& tokens, bool exact_only = false) {
+    PrefixMatch match = cache.index.match("s", tokens, kAll, exact_only);
+    for (int32_t block : match.blocks) cache.index.release(block);
+    return match.missing;
+  };
+  EXPECT_EQ(missing(a), MissCause::kNew);
+  cache.store("s", {a.begin(), a.begin() + 128});
+  cache.store("s", {a.begin(), a.begin() + 256}, Provenance::kReplayed);
+  EXPECT_EQ(missing({a.begin(), a.begin() + 256}), MissCause::kNone);
+  EXPECT_EQ(missing(a), MissCause::kNew) << "its third block";
+  EXPECT_EQ(missing(a, true), MissCause::kReplayed);
+  for (int32_t at : {5000, 6000, 7000}) cache.store("s", range(at, at + 2 * 128));
+  EXPECT_EQ(cache.index.stats().evicted, 2);
+  EXPECT_EQ(missing(a), MissCause::kEvicted);
+  cache.store("s", {a.begin(), a.begin() + 128});
+  EXPECT_EQ(missing({a.begin(), a.begin() + 128}), MissCause::kNone) << "it is back";
+}
+
+TEST(PrefixIndex, OnlyTheLastEvictedNamesAreKnown) {
+  EvictedNames names(2);
+  for (uint8_t i : {1, 2, 2, 3}) names.add(Digest{i});
+  EXPECT_FALSE(names.contains(Digest{1}));
+  EXPECT_TRUE(names.contains(Digest{2}));
+  EXPECT_TRUE(names.contains(Digest{3}));
+}
+
 TEST(PrefixIndex, SharedBlocksSurviveUntilTheLastHolder) {
   Cache cache(4);
   int32_t block = cache.index.take().value();

@@ -28,6 +28,7 @@ class DraftControl {
   // Corrects the head by the drafts that a run verified; the new drafts' survivals, products of corrected confidences.
   // `temperature` is the request's.
   std::vector<float> survivals(const RunResult& run, double temperature);
+  double confidence_error() const { return calibration_.error(); }
   void forget(sched::SeqId seq) { planner_.forget(static_cast<int32_t>(seq)); }
 
  private:

@@ -10,6 +10,11 @@ const char* finish_reason_name(FinishReason reason) {
   return kNames[static_cast<int>(reason)];
 }
 
+const char* miss_cause_name(MissCause cause) {
+  constexpr const char* kNames[] = {"none", "new", "evicted", "replayed", "boundary"};
+  return kNames[static_cast<int>(cause)];
+}
+
 Outcome<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   auto settings = engine::read_settings();
   if (!settings) return Failure{true, settings.error().message};

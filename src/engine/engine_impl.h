@@ -109,7 +109,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Executor> executor_;
 
   // Owned by the scheduling thread.
-  std::unique_ptr<sched::BlockLedger> ledger_;
+  std::unique_ptr<sched::IndexLedger> ledger_;
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::unique_ptr<DraftControl> drafts_;  // nullptr: the engine does not draft
   std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;

@@ -6,6 +6,16 @@
 #include "engine/engine_impl.h"
 
 namespace deepinfer::engine {
+namespace {
+
+// Whether sequences decode in this step and none of them verifies a draft.
+bool decodes_without_drafts(const sched::StepPlan& plan) {
+  auto decodes = [](const sched::PlannedRun& run) { return run.decode; };
+  auto verifies = [](const sched::PlannedRun& run) { return run.decode && run.rows > 1; };
+  return std::ranges::any_of(plan.runs, decodes) && std::ranges::none_of(plan.runs, verifies);
+}
+
+}  // namespace
 
 int64_t steady_now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -88,7 +98,9 @@ void EngineImpl::dispatch() {
   }
   for (const auto& start : job.plan.starts) {
     auto tokens = scheduler_->tokens(start.seq);
-    job.starts.push_back({{tokens.begin(), tokens.end()}, choices_.at(static_cast<int32_t>(start.seq))->spec});
+    ChoiceState& choice = *choices_.at(static_cast<int32_t>(start.seq));
+    if (choice.started_us == 0) choice.started_us = begin;
+    job.starts.push_back({{tokens.begin(), tokens.end()}, choice.spec});
   }
   {
     std::lock_guard lock(mutex_);
@@ -96,7 +108,12 @@ void EngineImpl::dispatch() {
     stats_.num_waiting = scheduler_->num_waiting();
     stats_.num_running = scheduler_->num_running();
     stats_.blocks_available = ledger_->num_available();
+    stats_.evicted_blocks = ledger_->stats().evicted;
+    stats_.evicted_windows = ledger_->stats().windows_evicted;
+    stats_.state_slots_used = plan_.num_slots - scheduler_->num_free_slots();
+    if (drafts_) stats_.confidence_error = drafts_->confidence_error();
     if (job.plan.empty()) return;
+    stats_.undrafted_steps += drafts_ != nullptr && decodes_without_drafts(job.plan);
     jobs_.push_back(std::move(job));
     ++unfinished_jobs_;
   }

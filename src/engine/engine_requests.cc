@@ -119,6 +119,7 @@ void EngineImpl::cancel(uint64_t request, int choice) {
 void EngineImpl::admit(std::unique_ptr<RequestState> state) {
   int64_t now = steady_now_us();
   RequestState& r = *state;
+  r.queued_us = now;
   requests_.emplace(r.id, std::move(state));
   for (int i = 0; i < r.request.sampling.n; ++i) {
     auto choice = std::make_unique<ChoiceState>();

@@ -5,6 +5,13 @@
 #include "engine/engine_impl.h"
 
 namespace deepinfer::engine {
+namespace {
+
+double seconds(int64_t begin_us, int64_t end_us) {
+  return static_cast<double>(end_us - begin_us) / 1e6;
+}
+
+}  // namespace
 
 void EngineImpl::commit(const StepResult& result) {
   if (result.num_rows > 0)
@@ -40,6 +47,7 @@ void EngineImpl::commit_run(const RunResult& run) {
   choice.usage.cached_tokens = reuse.cached_tokens;
   choice.usage.replayed_tokens = reuse.replayed_tokens;
   choice.usage.from_stored_windows = reuse.from_stored_windows;
+  choice.usage.miss_cause = reuse.miss_cause;
   choice.preemptions = reuse.preemptions;
   // Stop strings are found while publishing, so the scheduler is told first and hears of that end as a cancellation.
   if (!scheduler_->commit({.seq = run.seq,
@@ -96,6 +104,7 @@ void EngineImpl::publish(ChoiceState& choice, const sampling::TokenReport& repor
     choice.stops->finish(event.text);
   }
   choice.num_output += 1;
+  if (choice.num_output == 1) choice.usage.prefill_s = seconds(choice.started_us, steady_now_us());
   if (choice.spec->wants_logprobs) {
     event.logprob =
         choice.spec->params.logprob_kind == LogprobKind::kRaw ? report.raw_logprob : report.processed_logprob;
@@ -123,6 +132,8 @@ void EngineImpl::emit(ChoiceState& choice, TokenEvent event) {
   if (event.finish_reason != FinishReason::kNone) {
     choice.ended = true;
     choice.usage.completion_tokens = choice.num_output;
+    if (r.grammar) choice.usage.grammar_s = seconds(r.submitted_us, r.queued_us);
+    if (choice.started_us > 0) choice.usage.queue_s = seconds(r.queued_us, choice.started_us);
     event.usage = choice.usage;
     count(choice);
   }

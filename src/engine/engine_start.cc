@@ -146,6 +146,7 @@ Result<void> EngineImpl::build(const Backend& backend) {
   }
   stats_.blocks = stats_.blocks_available = plan_.num_blocks;
   stats_.max_sequences = plan_.max_sequences;
+  stats_.state_slots = plan_.num_slots;
   stats_.drafted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
   stats_.accepted_by_position.resize(static_cast<size_t>(plan_.num_drafts));
   compiler_ = std::make_unique<grammar::Compiler>(

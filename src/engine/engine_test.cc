@@ -225,6 +225,62 @@ TEST(Engine, ExactPrefixHitsGiveTheTokensOfAColdRun) {
   EXPECT_GT(hit.usage.cached_tokens, 0);
 }
 
+TEST(Engine, UsageSaysWhyThePromptWasMissed) {
+  std::mt19937 rng(10);
+  auto engine = make({.model = kRandom, .max_model_len = 800, .max_num_seqs = 1});
+  auto run = [&](const Tokens& prompt, CacheMode mode = CacheMode::kBounded) {
+    Request r = request(prompt, 2);
+    r.sampling.cache_mode = mode;
+    return run_alone(*engine, r).usage;
+  };
+  const Tokens prompt = random_prompt(rng, 500, 700);
+  EXPECT_EQ(run(prompt, CacheMode::kOff).miss_cause, MissCause::kNone) << "it did not ask";
+  EXPECT_EQ(run(prompt).miss_cause, MissCause::kNew);
+  const Usage hit = run(prompt);
+  EXPECT_GT(hit.cached_tokens, 0);
+  EXPECT_EQ(hit.miss_cause, MissCause::kNone);
+  EXPECT_EQ(run({prompt.begin(), prompt.begin() + 100}).miss_cause, MissCause::kBoundary) << "not one whole block";
+  EXPECT_EQ(engine->stats().evicted_blocks, 0);
+  const int64_t others = engine->stats().blocks / 5 + 1;  // prompts of 5 blocks
+  for (int64_t i = 0; i < others; ++i) run(random_prompt(rng, 500, 700));
+  EXPECT_GT(engine->stats().evicted_blocks, 0);
+  EXPECT_EQ(run(prompt).miss_cause, MissCause::kEvicted);
+}
+
+TEST(Engine, UsageSaysHowLongARequestWaitedAndPrefilled) {
+  auto engine = make({.model = kRandom, .max_num_seqs = 1});
+  std::mt19937 rng(11);
+  std::vector<Request> both(2, request(random_prompt(rng, 500, 300), 8));
+  for (Request& r : both) r.sampling.ignore_eos = true;
+  const auto begin = std::chrono::steady_clock::now();
+  auto outputs = engine->generate(both, {});
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const Usage first = outputs[0].outputs[0].usage, second = outputs[1].outputs[0].usage;
+  EXPECT_FALSE(first.grammar_s);
+  EXPECT_GT(first.prefill_s.value(), 0);
+  EXPECT_GE(first.queue_s.value(), 0);
+  EXPECT_GT(second.queue_s.value(), first.queue_s.value() + first.prefill_s.value()) << "it had to wait for the first";
+  EXPECT_LT(second.queue_s.value() + second.prefill_s.value(), elapsed);
+}
+
+TEST(Engine, StateSlotsAreCountedWhileTheyAreInUse) {
+  EngineImpl& engine = tiny();
+  Watch watch;
+  Request r = story(engine, "Once upon a time", 2000);
+  r.sampling.ignore_eos = true;
+  const uint64_t id = engine.submit(r, watch.sink(0)).value();
+  watch.wait_for_tokens(20);
+  EngineStats running = engine.stats();
+  engine.cancel(id);
+  ASSERT_TRUE(watch.wait_for_ends(1));
+  EXPECT_EQ(running.state_slots_used, 1);
+  EXPECT_GT(running.state_slots, engine.stats().max_sequences) << "some more than sequences that run";
+  EXPECT_GT(running.confidence_error, 0);
+  EXPECT_LT(running.confidence_error, 1);
+  expect_idle(engine);
+  EXPECT_EQ(engine.stats().state_slots_used, 0);
+}
+
 TEST(Engine, TheNamespaceIsThatOfModelAndNumerics) {
   const std::string name = random_small().namespace_digest();
   EXPECT_EQ(name.size(), 32u);

@@ -29,6 +29,7 @@ struct ChoiceState {
   std::optional<text::Detokenizer> detokenizer;
   std::optional<text::StopStrings> stops;
   int64_t num_output = 0;
+  int64_t started_us = 0;  // when a step first took it in; 0: it waits
   bool ended = false;
   Usage usage;
   int64_t preemptions = 0;
@@ -39,7 +40,7 @@ struct RequestState {
   uint64_t id = 0;
   Request request;
   Engine::Sink sink;
-  int64_t submitted_us = 0;
+  int64_t submitted_us = 0, queued_us = 0;          // queued: with its grammar, if it has one
   grammar::StructuralTag tag;                       // of a request with so_args
   std::shared_ptr<const grammar::Grammar> grammar;  // owners: see GrammarSpec
   std::optional<Error> refusal;                     // it ends before it starts

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "deepinfer/request.h"
+
 namespace deepinfer::sched {
 
 inline constexpr int64_t kBlockTokens = 128;
@@ -24,10 +26,11 @@ struct ChainCursor {
 inline constexpr int32_t kNoWindows = -1;
 
 struct PrefixHit {
-  std::vector<int32_t> blocks;   // held for the caller
-  ChainCursor cursor;            // after the last of them
-  int32_t windows = kNoWindows;  // the last stored window state of the chain: its place,
-  ChainCursor windows_cursor;    // and the boundary that it belongs to
+  std::vector<int32_t> blocks;           // held for the caller
+  ChainCursor cursor;                    // after the last of them
+  int32_t windows = kNoWindows;          // the last stored window state of the chain: its place,
+  ChainCursor windows_cursor;            // and the boundary that it belongs to
+  MissCause missing = MissCause::kNone;  // why it ends before the last block that was asked for
 };
 
 class BlockLedger {

@@ -49,7 +49,7 @@ float Calibration::confidence(int position, double sampling_temperature, float l
 void Calibration::observe(int position, double sampling_temperature, float logit, float label) {
   if (!std::isfinite(logit) || !(label >= 0.0f && label <= 1.0f)) return;
   double off = static_cast<double>(confidence(position, sampling_temperature, logit)) - static_cast<double>(label);
-  error_ += kErrorRate * (std::abs(off) - error_);
+  error_ += std::max(kErrorRate, 1.0 / static_cast<double>(++num_labels_)) * (std::abs(off) - error_);
   if (is_frozen_) return;
   Pair& p = pair(position, sampling_temperature);
   double x = std::clamp(static_cast<double>(logit), -kLargestLogit, kLargestLogit);

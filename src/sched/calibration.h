@@ -9,6 +9,7 @@
 // monotone, whatever the pairs are. The scheduler thread owns it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -22,7 +23,7 @@ class Calibration {
   float confidence(int position, double sampling_temperature, float logit) const;
   void observe(int position, double sampling_temperature, float logit, float label);
 
-  // Mean |confidence - label| before correction by the last labels: slow average, for the statistics.
+  // Mean |confidence - label| of the last labels, each before it corrects anything: slow average, for the statistics.
   double error() const { return error_; }
 
  private:
@@ -41,6 +42,7 @@ class Calibration {
   std::vector<Pair> pairs_;  // [position][bucket]
   bool is_frozen_;
   double error_ = 0.0;
+  int64_t num_labels_ = 0;
 };
 
 }  // namespace deepinfer::sched

@@ -46,7 +46,8 @@ PrefixHit IndexLedger::match(std::span<const int32_t> tokens, const std::string&
   return {.blocks = std::move(match.blocks),
           .cursor = to_cursor(match.end),
           .windows = match.windows,
-          .windows_cursor = to_cursor(match.windows_end)};
+          .windows_cursor = to_cursor(match.windows_end),
+          .missing = match.missing};
 }
 
 ChainCursor IndexLedger::open_chain(const std::string& share_key) {

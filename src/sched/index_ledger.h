@@ -35,6 +35,7 @@ class IndexLedger final : public BlockLedger {
   void retire_windows(const ChainCursor& cursor) override;
 
   cache::PrefixIndex& index() { return index_; }
+  const cache::IndexStats& stats() const { return index_.stats(); }
 
  private:
   cache::BlockAllocator blocks_;

@@ -329,6 +329,7 @@ Scheduler::Admission Scheduler::admit(Sequence& s, StepPlan& plan) {
   s.chain = hit.cursor;
   s.planned = s.computed = s.window_floor = replay.replay.begin;
   s.write_floor = replay.hit_tokens;
+  if (s.epoch == 0) s.stats.miss_cause = hit.missing;
   s.stats.from_stored_windows = hit.windows != kNoWindows;
   if (s.stats.from_stored_windows) s.window_floor = std::max<int64_t>(0, replay.hit_tokens - config_.bounded_replay);
   s.stats.cached_tokens = std::max(s.stats.cached_tokens, replay.hit_tokens);
@@ -351,8 +352,9 @@ std::pair<PrefixHit, HitPlan> Scheduler::find_hit(Sequence& s) {
   if (truncates) request.kept_from = s.kept_from;
   if (s.spec.reuse == ReuseMode::kOff) return {PrefixHit{}, plan_hit(request)};
   request.matched_blocks = blocks_.num_blocks();  // at most
-  PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, plan_hit(request).hit_tokens / kBlockTokens,
-                                s.spec.reuse == ReuseMode::kExact);
+  const int64_t most_blocks = plan_hit(request).hit_tokens / kBlockTokens;
+  PrefixHit hit = blocks_.match(s.tokens, s.spec.share_key, most_blocks, s.spec.reuse == ReuseMode::kExact);
+  if (most_blocks == 0) hit.missing = MissCause::kBoundary;
   request.matched_blocks = static_cast<int64_t>(hit.blocks.size());
   const int64_t replay_begin = plan_hit(request).replay.begin;
   const int64_t windows_end = hit.windows_cursor.num_blocks * kBlockTokens;
@@ -367,7 +369,8 @@ std::pair<PrefixHit, HitPlan> Scheduler::find_hit(Sequence& s) {
     if (replay_begin == 0) {  // replaying everything saves nothing: it runs cold
       for (int32_t b : hit.blocks) blocks_.give_back(b);
       request.matched_blocks = 0;
-      hit = {.cursor = blocks_.open_chain(s.spec.share_key)};
+      hit = {.cursor = blocks_.open_chain(s.spec.share_key),
+             .missing = hit.blocks.empty() ? hit.missing : MissCause::kBoundary};
     } else if (truncates && s.spec.reuse == ReuseMode::kBounded) {
       hit.cursor.exact = false;
     }

@@ -87,7 +87,8 @@ enum class EndReason : uint8_t { kCancelled, kDeadline };
 
 struct SequenceStats {
   int64_t cached_tokens = 0, replayed_tokens = 0;
-  bool from_stored_windows = false;  // its last start
+  bool from_stored_windows = false;         // its last start
+  MissCause miss_cause = MissCause::kNone;  // of its first start; a fork's is kNone
   int64_t preemptions = 0;
 };
 
@@ -114,6 +115,7 @@ class Scheduler {
   bool has_work() const;
   int num_waiting() const;
   int num_running() const;
+  int num_free_slots() const { return static_cast<int>(free_slots_.size()); }
   std::optional<int64_t> next_deadline_us() const;
   SequenceStats stats(SeqId seq) const;
   std::span<const int32_t> tokens(SeqId seq) const;

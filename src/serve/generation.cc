@@ -314,6 +314,10 @@ void Generations::finish(Run& run) {
     u.accepted_tokens += c.usage.accepted_tokens;
     if (c.prompt == prompt) continue;
     prompt = c.prompt;
+    metrics_.prompt(c.usage);
+    u.grammar_ms = std::max(u.grammar_ms, c.usage.grammar_s.value_or(0) * 1000);
+    u.queue_ms = std::max(u.queue_ms, c.usage.queue_s.value_or(0) * 1000);
+    u.prefill_ms = std::max(u.prefill_ms, c.usage.prefill_s.value_or(0) * 1000);
     u.prompt_tokens += c.usage.prompt_tokens;
     u.cached_tokens += c.usage.cached_tokens;
     u.replayed_tokens += c.usage.replayed_tokens;
@@ -324,7 +328,7 @@ void Generations::finish(Run& run) {
   double total_s = seconds_between(run.begin, now);
   u.first_token_ms = first_s * 1000;
   u.total_ms = total_s * 1000;
-  metrics_.tokens(u.prompt_tokens, u.cached_tokens, u.replayed_tokens, u.completion_tokens);
+  metrics_.generated(u.completion_tokens);
   metrics_.end_to_end(total_s, u.completion_tokens, first_s);
   run.call->prompt_tokens = u.prompt_tokens;
   run.call->completion_tokens = u.completion_tokens;

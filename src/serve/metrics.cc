@@ -25,6 +25,11 @@ std::string name_of(std::string_view name) {
   return fmt::format("deepinfer_{}", name);
 }
 
+// To a sum that the engine keeps.
+void advance(prometheus::Counter& counter, int64_t sum) {
+  counter.Increment(static_cast<double>(sum) - counter.Value());
+}
+
 }  // namespace
 
 struct Metrics::Families {
@@ -64,10 +69,24 @@ struct Metrics::Families {
       histogram("time_per_output_token_seconds", "Mean over the tokens after the first of a request.", kBetween);
   prometheus::Histogram& whole = histogram("e2e_request_latency_seconds", "From admission to the end.", kWhole);
   prometheus::Histogram& decode = histogram("decode_time_seconds", "From the first token to the end.", kWhole);
-  prometheus::Histogram& prompt_tokens = histogram("prompt_tokens", "Prompt tokens of a request.", kTokens);
+  prometheus::Family<prometheus::Histogram>& queue =
+      BuildHistogram()
+          .Name(name_of("queue_time_seconds"))
+          .Help("Before a prompt runs: until its grammar is compiled, then until a step takes it in.")
+          .Register(registry);
+  prometheus::Histogram& grammar_queue = queue.Add({{"stage", "grammar"}}, kFirstToken);
+  prometheus::Histogram& step_queue = queue.Add({{"stage", "schedule"}}, kFirstToken);
+  prometheus::Histogram& prefill =
+      histogram("prefill_time_seconds", "From a prompt's first step to its first token.", kFirstToken);
+  prometheus::Histogram& prompt_tokens = histogram("prompt_tokens", "Tokens of a prompt.", kTokens);
   prometheus::Histogram& generation_tokens = histogram("generation_tokens", "Tokens of an answer.", kTokens);
-  prometheus::Counter& prefix_queries = counter("prefix_queries_total", "Requests whose prompt was looked up.");
-  prometheus::Counter& prefix_hits = counter("prefix_hits_total", "Those of which a part was in the cache.");
+  prometheus::Counter& prefix_queries = counter("prefix_queries_total", "Prompts of answered requests.");
+  prometheus::Family<prometheus::Counter>& prefix_hits = counters(
+      "prefix_hits_total", "Those of which a part was in the cache, by how the windows before the rest were regained.");
+  prometheus::Counter& replayed_hits = prefix_hits.Add({{"windows", "replayed"}});
+  prometheus::Counter& stored_hits = prefix_hits.Add({{"windows", "stored"}});
+  prometheus::Family<prometheus::Counter>& miss_cause =
+      counters("miss_cause_total", "Prompts by why the cache had no more of them.");
   prometheus::Family<prometheus::Counter>& by_source =
       counters("prompt_tokens_by_source_total", "Where the keys of prompt tokens came from.");
   prometheus::Counter& computed = by_source.Add({{"source", "computed"}});
@@ -83,18 +102,31 @@ struct Metrics::Families {
   prometheus::Gauge& wait = gauge("predicted_wait_seconds", "Estimated wait of a short prompt for its first token.");
   prometheus::Gauge& blocks = gauge("blocks", "Cache blocks.");
   prometheus::Gauge& blocks_free = gauge("blocks_available", "Cache blocks that could be given out.");
+  prometheus::Family<prometheus::Gauge>& slots =
+      BuildGauge().Name(name_of("state_slots")).Help("Private states of sequences.").Register(registry);
+  prometheus::Family<prometheus::Counter>& evictions =
+      counters("evictions_total", "Cached blocks that made room for others.");
+  prometheus::Counter& evicted_blocks = evictions.Add({{"tier", "device"}, {"reason", "capacity"}});
+  prometheus::Counter& evicted_windows =
+      counter("window_evictions_total", "Stored windows that made room for others, or went with their block.");
+  prometheus::Counter& undrafted_steps =
+      counter("speculation_disabled_steps_total", "Steps in which sequences decoded and none verified a draft.");
+  prometheus::Family<prometheus::Gauge>& confidence_error =
+      BuildGauge()
+          .Name(name_of("confidence_calibration_error"))
+          .Help("Mean distance of the drafts' confidence from their chance to be accepted, lately.")
+          .Register(registry);
   // Sums of the engine, as gauges since they are read off, not added to.
   prometheus::Gauge& steps = gauge("steps", "Steps of the engine so far.");
   prometheus::Gauge& rows = gauge("rows", "Rows computed so far.");
   prometheus::Gauge& preemptions = gauge("preemptions", "Sequences put back so far.");
   prometheus::Family<prometheus::Gauge>& busy =
       BuildGauge().Name(name_of("step_seconds")).Help("Time of the step loop so far, by part.").Register(registry);
-  prometheus::Family<prometheus::Gauge>& drafted =
-      BuildGauge().Name(name_of("draft_tokens")).Help("Drafts verified so far, by position.").Register(registry);
-  prometheus::Family<prometheus::Gauge>& accepted = BuildGauge()
-                                                        .Name(name_of("accepted_at_position"))
-                                                        .Help("Drafts accepted so far, by position.")
-                                                        .Register(registry);
+  prometheus::Family<prometheus::Counter>& drafted =
+      counters("draft_tokens_total", "Drafts that were verified, by position.");
+  prometheus::Counter& accepted = counter("accepted_tokens_total", "Drafts that were accepted.");
+  prometheus::Family<prometheus::Counter>& accepted_at =
+      counters("accepted_at_position_total", "Drafts that were accepted, by position.");
 };
 
 Metrics::Metrics(std::string_view version) : families_(std::make_unique<Families>(version)) {}
@@ -114,14 +146,21 @@ void Metrics::finished(std::string_view reason) {
   families_->requests.Add({{"finish", std::string(reason)}}).Increment();
 }
 
-void Metrics::tokens(int64_t prompt, int64_t cached, int64_t replayed, int64_t generated) {
-  families_->prompt_tokens.Observe(static_cast<double>(prompt));
-  families_->generation_tokens.Observe(static_cast<double>(generated));
-  families_->prefix_queries.Increment();
-  if (cached > 0) families_->prefix_hits.Increment();
-  families_->computed.Increment(static_cast<double>(prompt - cached));
-  families_->device.Increment(static_cast<double>(cached));
-  families_->replayed.Increment(static_cast<double>(replayed));
+void Metrics::prompt(const Usage& u) {
+  Families& f = *families_;
+  f.prompt_tokens.Observe(static_cast<double>(u.prompt_tokens));
+  f.prefix_queries.Increment();
+  if (u.cached_tokens > 0) (u.from_stored_windows ? f.stored_hits : f.replayed_hits).Increment();
+  if (u.miss_cause != MissCause::kNone) f.miss_cause.Add({{"cause", miss_cause_name(u.miss_cause)}}).Increment();
+  f.computed.Increment(static_cast<double>(u.prompt_tokens - u.cached_tokens));
+  f.device.Increment(static_cast<double>(u.cached_tokens));
+  f.replayed.Increment(static_cast<double>(u.replayed_tokens));
+  if (u.grammar_s) f.grammar_queue.Observe(*u.grammar_s);
+  if (u.queue_s) f.step_queue.Observe(*u.queue_s);
+  if (u.prefill_s) f.prefill.Observe(*u.prefill_s);
+}
+void Metrics::generated(int64_t tokens) {
+  families_->generation_tokens.Observe(static_cast<double>(tokens));
 }
 void Metrics::first_token(double seconds) {
   families_->first.Observe(seconds);
@@ -147,6 +186,13 @@ std::string Metrics::text(const Gauges& now) {
   f.wait.Set(now.predicted_wait_s);
   f.blocks.Set(static_cast<double>(e.blocks));
   f.blocks_free.Set(static_cast<double>(e.blocks_available));
+  f.slots.Add({{"state", "used"}}).Set(e.state_slots_used);
+  f.slots.Add({{"state", "free"}}).Set(e.state_slots - e.state_slots_used);
+  advance(f.evicted_blocks, e.evicted_blocks);
+  advance(f.evicted_windows, e.evicted_windows);
+  advance(f.undrafted_steps, e.undrafted_steps);
+  advance(f.accepted, e.accepted_tokens);
+  if (!e.drafted_by_position.empty()) f.confidence_error.Add({}).Set(e.confidence_error);
   f.steps.Set(static_cast<double>(e.steps));
   f.rows.Set(static_cast<double>(e.rows));
   f.preemptions.Set(static_cast<double>(e.preemptions));
@@ -157,8 +203,8 @@ std::string Metrics::text(const Gauges& now) {
   }
   for (std::size_t i = 0; i < e.drafted_by_position.size(); ++i) {
     std::string position = std::to_string(i + 1);
-    f.drafted.Add({{"position", position}}).Set(static_cast<double>(e.drafted_by_position[i]));
-    f.accepted.Add({{"position", position}}).Set(static_cast<double>(e.accepted_by_position[i]));
+    advance(f.drafted.Add({{"position", position}}), e.drafted_by_position[i]);
+    advance(f.accepted_at.Add({{"position", position}}), e.accepted_by_position[i]);
   }
   return prometheus::TextSerializer().Serialize(f.registry.Collect());
 }

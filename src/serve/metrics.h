@@ -20,7 +20,9 @@ class Metrics {
   void rejected(std::string_view reason);
   void cancelled(std::string_view state);
   void finished(std::string_view reason);
-  void tokens(int64_t prompt, int64_t cached, int64_t replayed, int64_t generated);
+  // Of each prompt of a request that was answered: its tokens, what the cache had of it, where its time went.
+  void prompt(const Usage& usage);
+  void generated(int64_t tokens);
   void first_token(double seconds);
   void between_tokens(double seconds);
   void end_to_end(double seconds, int64_t generated, double first_token_s);

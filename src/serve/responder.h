@@ -45,7 +45,10 @@ struct CallUsage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, replayed_tokens = 0;
   bool from_stored_windows = false;
   int64_t reasoning_tokens = 0, drafted_tokens = 0, accepted_tokens = 0;
-  double queue_ms = 0, first_token_ms = 0, total_ms = 0;
+  // Until its grammar was compiled, until a step took it in, from there to its first token: the longest over its
+  // prompts.
+  double grammar_ms = 0, queue_ms = 0, prefill_ms = 0;
+  double first_token_ms = 0, total_ms = 0;
 };
 
 class Responder {

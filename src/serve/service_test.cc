@@ -136,6 +136,67 @@ TEST(Service, AStopStringCutsTheTextAndTheEngine) {
   EXPECT_THAT(e->body, AllOf(HasSubstr(R"("content":"one two ")"), HasSubstr(R"("finish_reason":"stop")")));
 }
 
+// The value of a sample of /metrics, named with its labels; -1: there is none.
+double sample(Fixture& f, const std::string& name) {
+  auto e = f.make("GET", "/metrics");
+  f.run({e});
+  const std::size_t at = e->body.find("\ndeepinfer_" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(e->body.substr(at + name.size() + 12));
+}
+
+TEST(Service, MetricsCountEachPromptOnceWithItsTimesAndMissCause) {
+  NullEngine::Options o;
+  o.usage = {.cached_tokens = 2,
+             .replayed_tokens = 1,
+             .from_stored_windows = true,
+             .miss_cause = MissCause::kEvicted,
+             .grammar_s = 0.25,
+             .queue_s = 1.5,
+             .prefill_s = 3.0};
+  Fixture f(o);
+  // Two prompts of three tokens, two choices each.
+  auto e = f.post("/v1/completions", R"({"prompt": [[5, 6, 7], [8, 9, 10]], "n": 2, "timings": true})");
+  EXPECT_THAT(e->body, HasSubstr(R"("timings":{"grammar_ms":250.000,"queue_ms":1500.000,"prefill_ms":3000.000,)"));
+  EXPECT_EQ(sample(f, "queue_time_seconds_sum{stage=\"grammar\"}"), 0.5);
+  EXPECT_EQ(sample(f, "queue_time_seconds_sum{stage=\"schedule\"}"), 3);
+  EXPECT_EQ(sample(f, "queue_time_seconds_bucket{stage=\"schedule\",le=\"1\"}"), 0);
+  EXPECT_EQ(sample(f, "queue_time_seconds_bucket{stage=\"schedule\",le=\"2.5\"}"), 2);
+  EXPECT_EQ(sample(f, "prefill_time_seconds_sum"), 6);
+  EXPECT_EQ(sample(f, "prompt_tokens_sum"), 6);
+  EXPECT_EQ(sample(f, "prefix_queries_total"), 2);
+  EXPECT_EQ(sample(f, "prefix_hits_total{windows=\"stored\"}"), 2);
+  EXPECT_EQ(sample(f, "prefix_hits_total{windows=\"replayed\"}"), 0);
+  EXPECT_EQ(sample(f, "miss_cause_total{cause=\"evicted\"}"), 2);
+  EXPECT_EQ(sample(f, "miss_cause_total{cause=\"new\"}"), -1);
+  EXPECT_EQ(sample(f, "prompt_tokens_by_source_total{source=\"computed\"}"), 2);
+}
+
+TEST(Service, MetricsShowWhatTheEngineCounts) {
+  NullEngine::Options o;
+  o.stats = {.accepted_tokens = 9,
+             .drafted_by_position = {10, 7},
+             .accepted_by_position = {6, 3},
+             .evicted_blocks = 40,
+             .evicted_windows = 4,
+             .state_slots = 20,
+             .state_slots_used = 5,
+             .undrafted_steps = 11,
+             .confidence_error = 0.125};
+  Fixture f(o);
+  for (int scrape = 0; scrape < 2; ++scrape) {  // sums are not added up again
+    EXPECT_EQ(sample(f, "state_slots{state=\"used\"}"), 5);
+    EXPECT_EQ(sample(f, "state_slots{state=\"free\"}"), 15);
+    EXPECT_EQ(sample(f, "evictions_total{reason=\"capacity\",tier=\"device\"}"), 40);
+    EXPECT_EQ(sample(f, "window_evictions_total"), 4);
+    EXPECT_EQ(sample(f, "speculation_disabled_steps_total"), 11);
+    EXPECT_EQ(sample(f, "confidence_calibration_error"), 0.125);
+    EXPECT_EQ(sample(f, "draft_tokens_total{position=\"2\"}"), 7);
+    EXPECT_EQ(sample(f, "accepted_tokens_total"), 9);
+    EXPECT_EQ(sample(f, "accepted_at_position_total{position=\"1\"}"), 6);
+  }
+  EXPECT_EQ(sample(*std::make_unique<Fixture>(), "confidence_calibration_error"), -1) << "nothing drafts";
+}
+
 TEST(Service, ManyStreamsDoNotMix) {
   NullEngine::Options o;
   o.answer = [](const Request& r) { return "answer " + std::to_string(r.prompt.size()); };

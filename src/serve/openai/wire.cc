@@ -22,8 +22,12 @@ void write_usage(JsonWriter& w, const CallUsage& u) {
 
 void write_timings(JsonWriter& w, const CallUsage& u) {
   w.key("timings").begin_object();
-  w.key("first_token_ms").raw(fmt::format("{:.3f}", u.first_token_ms));
-  w.key("total_ms").raw(fmt::format("{:.3f}", u.total_ms)).end_object();
+  for (auto [name, ms] :
+       {std::pair("grammar_ms", u.grammar_ms), std::pair("queue_ms", u.queue_ms), std::pair("prefill_ms", u.prefill_ms),
+        std::pair("first_token_ms", u.first_token_ms), std::pair("total_ms", u.total_ms)}) {
+    w.key(name).raw(fmt::format("{:.3f}", ms));
+  }
+  w.end_object();
 }
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t id) {

@@ -27,6 +27,8 @@ class NullEngine final : public Engine {
     std::chrono::microseconds step{0};
     int64_t max_model_len = 4096;
     bool ends_by_itself = true;  // false: goes on until max_tokens, repeating the answer
+    Usage usage;                 // of every choice, but for its numbers of tokens
+    EngineStats stats;           // but for what it knows itself
   };
 
   NullEngine(const text::Tokenizer& tokenizer, Options options)
@@ -73,7 +75,7 @@ class NullEngine final : public Engine {
   int32_t eos_token_id() const override { return 1; }
   EngineStats stats() const override {
     std::lock_guard lock(mutex_);
-    EngineStats s;
+    EngineStats s = options_.stats;
     s.num_running = static_cast<int64_t>(streams_.size());
     return s;
   }
@@ -145,7 +147,9 @@ class NullEngine final : public Engine {
   void end(uint64_t id, Stream& s, std::size_t i, FinishReason reason, int32_t token, const std::string& text) {
     if (s.ended[i]) return;
     s.ended[i] = true;
-    Usage usage{.prompt_tokens = static_cast<int64_t>(s.request.prompt.size()), .completion_tokens = s.position + 1};
+    Usage usage = options_.usage;
+    usage.prompt_tokens = static_cast<int64_t>(s.request.prompt.size());
+    usage.completion_tokens = s.position + 1;
     s.sink({.request = id,
             .choice = static_cast<int>(i),
             .token = token,

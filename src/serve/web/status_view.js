@@ -36,8 +36,8 @@ function valuesNow() {
   const ratio = (part, rest) => (part + rest > 0 ? part / (part + rest) : null);
   const elapsed = (last.at - previous.at) / 1000;
   const sentNow = tokensSent(f) - tokensSent(previous.families);
-  const drafted = grown((g) => sumOf(g, "draft_tokens"));
-  const accepted = grown((g) => sumOf(g, "accepted_at_position"));
+  const drafted = grown((g) => sumOf(g, "draft_tokens_total"));
+  const accepted = grown((g) => sumOf(g, "accepted_at_position_total"));
   return {
     running: sumOf(f, "requests_running"),
     waiting: sumOf(f, "requests_waiting"),
@@ -52,9 +52,9 @@ function valuesNow() {
 }
 
 function acceptanceByPosition(families) {
-  const bars = (families.get("draft_tokens") ?? []).map(({ labels, value }) => ({
+  const bars = (families.get("draft_tokens_total") ?? []).map(({ labels, value }) => ({
     name: labels.position,
-    value: value > 0 ? sumOf(families, "accepted_at_position", labels) / value : null,
+    value: value > 0 ? sumOf(families, "accepted_at_position_total", labels) / value : null,
   }));
   return bars.sort((a, b) => a.name - b.name); // the server gives them in any order
 }
