@@ -76,6 +76,9 @@ class Engine {
   // Queues a request and returns its id, or says what is wrong with it: field, value, limit.
   virtual Outcome<uint64_t> submit(Request request, Sink sink) = 0;
   virtual void cancel(uint64_t request, int choice = kAllChoices) = 0;
+  // From the next step on: how many drafts a sequence verifies at most where a step's rows do not suffice for the
+  // prompts at hand. At first as many as elsewhere.
+  virtual void limit_crowded_drafts(int num_drafts) = 0;
   // What is wrong with these parameters whatever the prompt, if anything; submit looks at the prompt as well.
   virtual std::optional<Failure> check(const SamplingParams& params) const = 0;
 

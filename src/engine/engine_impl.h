@@ -15,6 +15,8 @@
 // mutex_ guards inbox_, compiling_, cancels_, jobs_, results_, stopping_, stats_ and steps_; nothing else is shared.
 #pragma once
 
+#include <atomic>
+#include <climits>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -48,6 +50,7 @@ class EngineImpl final : public Engine {
 
   Outcome<uint64_t> submit(Request request, Sink sink) override;
   void cancel(uint64_t request, int choice = kAllChoices) override;
+  void limit_crowded_drafts(int num_drafts) override { crowded_drafts_ = num_drafts; }
   std::optional<Failure> check(const SamplingParams& params) const override;
   std::vector<RequestOutput> generate(std::vector<Request> requests, std::function<bool(int64_t)> progress) override;
   std::vector<int32_t> encode(const std::string& text) const override;
@@ -103,6 +106,7 @@ class EngineImpl final : public Engine {
   std::vector<int32_t> compressed_ids_;
   MemoryPlan plan_;
   std::string namespace_digest_;
+  std::atomic<int> crowded_drafts_ = INT_MAX;  // read when a step is planned
 
   std::unique_ptr<model::Ranks> ranks_;  // one rank
   cache::WindowPool windows_;

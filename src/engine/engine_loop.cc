@@ -88,6 +88,7 @@ void EngineImpl::schedule_loop() {
 
 void EngineImpl::dispatch() {
   int64_t begin = steady_now_us();
+  scheduler_->limit_crowded_drafts(crowded_drafts_);
   StepJob job{.plan = scheduler_->plan(begin)};
   for (auto [seq, reason] : scheduler_->take_ended()) {
     auto it = choices_.find(static_cast<int32_t>(seq));

@@ -139,6 +139,22 @@ TEST(Engine, TokensAreTheSameWhateverDraftsAreVerified) {
   }
 }
 
+TEST(Engine, FewerDraftsInCrowdedStepsDoNotChangeTokens) {
+  Settings settings;
+  settings.varlen = 0;
+  auto num_drafted = [&](int crowded_drafts) -> int64_t {
+    auto engine = EngineImpl::create(
+        {.model = kRandom, .num_threads = 2, .max_num_seqs = 4, .max_num_batched_tokens = 32}, settings);
+    EXPECT_TRUE(engine) << engine.error().message;
+    if (!engine) return -1;
+    (*engine)->limit_crowded_drafts(crowded_drafts);
+    auto outputs = (*engine)->generate(mixed_requests(32, (*engine)->config().vocab_size), {});
+    EXPECT_EQ(tokens_of(outputs), mixed_alone()) << crowded_drafts;
+    return (*engine)->stats().drafted_tokens;
+  };
+  EXPECT_LT(num_drafted(0), num_drafted(5));
+}
+
 TEST(Engine, EveryDraftPositionMayHaveItsTemperature) {
   Settings settings;
   settings.confidence_temperature = {1, 2};

@@ -163,6 +163,9 @@ void Scheduler::plan_decodes(StepPlan& plan) {
                        .length = s->length(),
                        .is_draft_independent = s->spec.is_draft_independent});
   }
+  if (crowded_drafts_ < config_.num_drafts && is_crowded(queries)) {
+    for (DraftQuery& q : queries) q.limit = std::min(q.limit, crowded_drafts_);
+  }
   std::vector<int> drafts(queries.size());
   for (size_t i = 0; i < queries.size(); ++i) drafts[i] = queries[i].limit;
   if (draft_policy_) {
@@ -195,6 +198,21 @@ void Scheduler::plan_decodes(StepPlan& plan) {
     plan.num_logit_rows += run.rows;
     plan.runs.push_back(std::move(run));
   }
+}
+
+// Whether the rows of a step are too few for these sequences with all their drafts and for the prompts that could run.
+bool Scheduler::is_crowded(std::span<const DraftQuery> decodes) const {
+  int64_t wanted = 0;
+  for (const DraftQuery& q : decodes) wanted += 1 + q.limit;
+  for (const auto& [rank, s] : running_) {
+    if (!s->decoding) wanted += s->length() - s->planned;
+  }
+  int64_t places = std::min<int64_t>(num_free_slots(), config_.max_running - num_running());
+  for (const auto& [name, tenant] : tenants_) {
+    for (auto it = tenant.waiting.begin(); it != tenant.waiting.end() && places > 0; ++it, --places)
+      wanted += it->second->length();
+  }
+  return wanted > config_.max_rows;
 }
 
 // ---- prefill ----------------------------------------------------------------------------------------------------

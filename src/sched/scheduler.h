@@ -125,6 +125,9 @@ class Scheduler {
   using DraftPolicy = std::function<DraftDecision(std::span<const DraftQuery>, std::span<int> drafts)>;
   void set_draft_policy(DraftPolicy policy) { draft_policy_ = std::move(policy); }
 
+  // Drafts that a sequence verifies at most in a step whose rows do not suffice for the prompts at hand.
+  void limit_crowded_drafts(int num_drafts) { crowded_drafts_ = num_drafts; }
+
   // Every block and slot is accounted for; DI_CHECKs otherwise. For tests and debug builds.
   void check_invariants() const;
 
@@ -152,6 +155,7 @@ class Scheduler {
 
   void end_cancelled_and_late(int64_t now_us);
   void plan_decodes(StepPlan& plan);
+  bool is_crowded(std::span<const DraftQuery> decodes) const;
   void plan_prefills(StepPlan& plan);
   std::vector<Sequence*> waiting_in_order();
   Admission admit(Sequence& s, StepPlan& plan);
@@ -183,6 +187,7 @@ class Scheduler {
   std::vector<std::pair<SeqId, EndReason>> ended_;
   std::vector<PlannedEnd> pending_ends_;  // for the next plan
   DraftPolicy draft_policy_;
+  int crowded_drafts_ = INT_MAX;
   int32_t next_id_ = 0;
   uint64_t next_step_ = 0;
   double us_fixed_ = 0, us_per_row_ = 0;  // live fit of step time = fixed + rows x per_row

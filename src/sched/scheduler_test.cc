@@ -31,6 +31,31 @@ TEST(Scheduler, ANewRequestRunsAtTheNextStepBesideDecodes) {
   EXPECT_EQ(plan.runs[1].seq, late);
 }
 
+TEST(Scheduler, StepsWithoutRowsForAllPromptsVerifyFewerDrafts) {
+  Simulation sim(small_config(), 100, 1);  // 64 rows, 5 drafts
+  for (int k = 0; k < 4; ++k) sim.add(sequence(k, 10, 500), k);
+  for (int i = 0; i < 5; ++i) sim.step();
+  auto decode_rows = [&] {
+    sim.step();
+    std::vector<int> rows;
+    for (const PlannedRun& r : sim.inflight_.back().runs) {
+      if (r.decode) rows.push_back(r.rows);
+    }
+    return rows;
+  };
+  sim.scheduler_.limit_crowded_drafts(2);
+  EXPECT_EQ(decode_rows(), (std::vector{6, 6, 6, 6})) << "no prompt wants the rows";
+  sim.add(sequence(8, 40, 5), 8);
+  EXPECT_EQ(decode_rows(), (std::vector{6, 6, 6, 6})) << "all fits";
+  sim.add(sequence(9, 200, 5), 9);
+  EXPECT_EQ(decode_rows(), (std::vector{3, 3, 3, 3, 3}));
+  EXPECT_EQ(sim.inflight_.back().num_rows, 64);
+  sim.scheduler_.limit_crowded_drafts(5);
+  EXPECT_EQ(decode_rows().at(0), 6);
+  ASSERT_TRUE(sim.finish());
+  sim.expect_everything_returned();
+}
+
 TEST(Scheduler, PreemptsTheYoungestAndEveryoneFinishes) {
   Simulation sim(small_config(), 12, 3);  // far too few blocks for all
   for (int k = 0; k < 8; ++k) sim.add(sequence(k, 200, 800, k), k);

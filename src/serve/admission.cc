@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -79,17 +80,26 @@ ApiResult<> Admission::check_rates(const Principal& who, Tenant& tenant, const W
   return {};
 }
 
-ApiResult<> Admission::check_room(const Principal& who, const Tenant& tenant, const Work& work) const {
+double Admission::load(double wait_s) const {
+  return std::max(wait_s / limits_.max_wait_s, static_cast<double>(num_requests()) / limits_.max_requests);
+}
+
+double Admission::take_load() {
+  const double now = load(predicted_wait_s(0));
+  return std::exchange(has_refused_, false) ? std::max(1.0, now) : now;
+}
+
+ApiResult<> Admission::check_room(const Principal& who, const Tenant& tenant, const Work& work) {
   double wait = predicted_wait_s(work.prompt_tokens);
   double limit = work.deadline_s ? std::min(*work.deadline_s, limits_.max_wait_s) : limits_.max_wait_s;
-  double fill = std::max(wait / limits_.max_wait_s, static_cast<double>(num_requests()) / limits_.max_requests);
   auto is_busy = [](const auto& entry) { return entry.second.num_tickets > 0; };
   auto busy = std::count_if(tenants_.begin(), tenants_.end(), is_busy) + (tenant.num_tickets == 0 ? 1 : 0);
   double all_work = waiting_prompt_ + output_;
-  if (fill > kBusyShare && busy > 1 && tenant.work > all_work / static_cast<double>(busy)) {
+  if (load(wait) > kBusyShare && busy > 1 && tenant.work > all_work / static_cast<double>(busy)) {
     return refuse(429, "over_fair_share", std::max(1.0, wait / 2),
                   fmt::format("the key '{}' has more than its share, one of {}, of a busy system", who.name, busy));
   }
+  has_refused_ |= num_requests() >= limits_.max_requests || wait > limits_.max_wait_s;
   if (num_requests() >= limits_.max_requests) {
     return refuse(503, "too_many_requests", std::max(1.0, queued_work_s() / std::max(1, num_requests())),
                   fmt::format("{} requests are in, which is the limit", num_requests()));

@@ -53,6 +53,8 @@ class Admission {
 
   double predicted_wait_s(double prompt_tokens) const;
   double queued_work_s() const;  // all that is in, prompts and answers
+  // 1: nothing more fits, and at least that if a request was refused for lack of room since the last call.
+  double take_load();
   int num_requests() const { return static_cast<int>(tickets_.size()); }
 
  private:
@@ -72,7 +74,8 @@ class Admission {
     bool is_waiting = true;
   };
   ApiResult<> check_rates(const Principal& who, Tenant& tenant, const Work& work, double now_s);
-  ApiResult<> check_room(const Principal& who, const Tenant& tenant, const Work& work) const;
+  ApiResult<> check_room(const Principal& who, const Tenant& tenant, const Work& work);
+  double load(double wait_s) const;
   double expected_output(const Work& work) const;
   double plain_wait_s(double prompt_tokens) const;
   void learn_error(double plain_wait_s, double wait_s);
@@ -87,6 +90,7 @@ class Admission {
   int64_t num_judged_ = 0;                  // waits that it was learned from
   double usual_output_ = 256;               // moving average of finished answers' lengths
   std::map<uint64_t, int64_t> produced_;
+  bool has_refused_ = false;  // for lack of room, since the load was taken
 };
 
 }  // namespace deepinfer::serve

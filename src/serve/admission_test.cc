@@ -46,6 +46,27 @@ TEST(Admission, BoundsTheNumberOfRequests) {
   EXPECT_TRUE(a.admit(key("a"), {}, 0));
 }
 
+TEST(Admission, LoadIsTheLargerShareOfWaitAndRequests) {
+  Admission a({.max_wait_s = 10, .max_requests = 4});
+  a.observe(100, 1.0);
+  EXPECT_EQ(a.take_load(), 0);
+  ASSERT_TRUE(a.admit(key("a"), {.prompt_tokens = 100}, 0));
+  EXPECT_NEAR(a.take_load(), 0.25, 0.01) << "one of four";
+  ASSERT_TRUE(a.admit(key("a"), {.prompt_tokens = 500}, 0));
+  EXPECT_NEAR(a.take_load(), 0.6, 0.01) << "six seconds of ten";
+}
+
+TEST(Admission, ARequestThatHadNoRoomMakesTheLoadOneOnce) {
+  Admission a({.max_wait_s = 10});
+  a.observe(100, 1.0);
+  ASSERT_TRUE(a.admit(key("a"), {.prompt_tokens = 400}, 0));
+  EXPECT_FALSE(a.admit(key("a"), {.prompt_tokens = 500, .deadline_s = 1.0}, 0));
+  EXPECT_NEAR(a.take_load(), 0.4, 0.01) << "its own deadline, not the room";
+  EXPECT_FALSE(a.admit(key("a"), {.prompt_tokens = 700}, 0));
+  EXPECT_EQ(a.take_load(), 1);
+  EXPECT_NEAR(a.take_load(), 0.4, 0.01);
+}
+
 TEST(Admission, WorkGoesAwayAsItIsDone) {
   Admission a({.max_wait_s = 10});
   a.observe(100, 1.0);

@@ -29,6 +29,7 @@ void reply_load(const Service& service, Call& call) {
   w.field("connections", service.num_connections());
   w.field("queue_work_s", service.admission.queued_work_s());
   w.field("predicted_wait_s", service.admission.predicted_wait_s(1));
+  w.field("overload_rung", static_cast<int>(service.overload.rung()));
   w.field("blocks", stats.blocks).field("blocks_available", stats.blocks_available).end_object();
   call.reply_json(w.take());
 }
@@ -38,7 +39,8 @@ void reply_metrics(Service& service, Call& call) {
                       .connections = service.num_connections(),
                       .queue_work_s = service.admission.queued_work_s(),
                       .predicted_wait_s = service.admission.predicted_wait_s(1),
-                      .is_ready = service.is_ready()};
+                      .is_ready = service.is_ready(),
+                      .rung = service.overload.rung()};
   if (service.model() != nullptr) now.engine = service.model()->engine->stats();
   call.reply(
       {.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, .body = service.metrics.text(now)});

@@ -100,6 +100,8 @@ struct Metrics::Families {
   prometheus::Gauge& ready = gauge("ready", "1: requests are accepted.");
   prometheus::Gauge& queue_work = gauge("queue_work_seconds", "Estimated time to finish all that was let in.");
   prometheus::Gauge& wait = gauge("predicted_wait_seconds", "Estimated wait of a short prompt for its first token.");
+  prometheus::Gauge& rung =
+      gauge("overload_rung", "Given up under load: 1 drafts in crowded steps, 2 batches too, 3 requests are refused.");
   prometheus::Gauge& blocks = gauge("blocks", "Cache blocks.");
   prometheus::Gauge& blocks_free = gauge("blocks_available", "Cache blocks that could be given out.");
   prometheus::Family<prometheus::Gauge>& slots =
@@ -182,6 +184,7 @@ std::string Metrics::text(const Gauges& now) {
   f.in.Set(now.requests);
   f.connections.Set(now.connections);
   f.ready.Set(now.is_ready);
+  f.rung.Set(static_cast<int>(now.rung));
   f.queue_work.Set(now.queue_work_s);
   f.wait.Set(now.predicted_wait_s);
   f.blocks.Set(static_cast<double>(e.blocks));

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "deepinfer/engine.h"
+#include "serve/overload.h"
 
 namespace deepinfer::serve {
 
@@ -33,6 +34,7 @@ class Metrics {
     int requests = 0, connections = 0;
     double queue_work_s = 0, predicted_wait_s = 0;
     bool is_ready = false;
+    Rung rung = Rung::kNone;
   };
   std::string text(const Gauges& now);
 

@@ -226,13 +226,15 @@ void Service::compute(CallPtr call, Computation work) {
       });
 }
 
-// How fast the engine is, from what it did since the last look.
 void Service::observe_engine() {
   if (!model_) return;
   EngineStats now = model_->engine->stats();
   double busy_ms = now.forward_ms + now.sampling_ms + now.draft_ms;
   double before_ms = last_stats_.forward_ms + last_stats_.sampling_ms + last_stats_.draft_ms;
   admission.observe(static_cast<double>(now.rows - last_stats_.rows), (busy_ms - before_ms) / 1000);
+  overload.update(admission.take_load());
+  const auto num_drafts = static_cast<int>(now.drafted_by_position.size());
+  model_->engine->limit_crowded_drafts(overload.rung() >= Rung::kFewerDrafts ? (num_drafts + 1) / 2 : num_drafts);
   last_stats_ = std::move(now);
   check_drained();
 }

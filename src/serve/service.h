@@ -23,6 +23,7 @@
 #include "serve/openai/batches.h"
 #include "serve/openai/file_store.h"
 #include "serve/options.h"
+#include "serve/overload.h"
 #include "serve/reading.h"
 #include "serve/router.h"
 
@@ -59,6 +60,9 @@ class Service {
   using Computation = std::function<ApiResult<std::string>(const Reading&, std::string body)>;
   void compute(CallPtr call, Computation work);
 
+  // How fast the engine is and how much waits for it. Called several times a second.
+  void observe_engine();
+
   bool is_ready() const { return model_.has_value() && !is_draining_; }
   const Model* model() const { return model_ ? &*model_ : nullptr; }
   bool is_draining() const { return is_draining_; }
@@ -75,6 +79,7 @@ class Service {
   };
   Control control;
   Admission admission;
+  Overload overload;
   Metrics metrics;
   WrittenAnswers written;
   openai::ResponseStore responses;
@@ -90,7 +95,6 @@ class Service {
   bool add_cors_headers(Call& call);
   ApiResult<Principal> authenticate(const net::HttpRequest& request, Access access) const;
   void end_call(const Call& call, net::CloseReason reason);
-  void observe_engine();
   void check_drained();
 
   std::optional<FolderLock> data_lock_;

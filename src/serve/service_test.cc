@@ -57,7 +57,7 @@ class Fixture {
     return std::make_shared<FakeExchange>(net::HttpRequest{
         .method = method, .path = path, .headers = std::move(headers), .body = body, .peer = "192.0.2.1"});
   }
-  // Runs the loop until all of these are answered.
+  // Runs the loop until all of these are answered, or stop() if there are none.
   void run(std::vector<std::shared_ptr<FakeExchange>> exchanges, std::function<void()> meanwhile = {}) {
     pending_ = exchanges;
     loop_.post([&] {
@@ -66,6 +66,7 @@ class Fixture {
     });
     loop_.run();
   }
+  void stop() { loop_.stop(); }
   std::shared_ptr<FakeExchange> post(const std::string& path, const std::string& body) {
     auto e = make("POST", path, body);
     run({e});
@@ -77,6 +78,8 @@ class Fixture {
 
  public:
   Service service;
+
+  NullEngine& engine() { return engine_; }
 
  private:
   NullEngine engine_;
@@ -298,6 +301,81 @@ TEST(Service, LargeBodiesAreReadByAWorker) {
   auto e = Fixture().post("/tokenize", R"({"prompt": ")" + text + "\"}");
   EXPECT_EQ(e->status, 200);
   EXPECT_THAT(e->body, StartsWith("{\"count\":"));
+}
+
+TEST(Service, UnderLoadItVerifiesFewerDraftsThenRefusesAndComesBack) {
+  NullEngine::Options o;
+  o.ends_by_itself = false;
+  o.step = std::chrono::milliseconds(1);
+  o.stats.drafted_by_position = o.stats.accepted_by_position = std::vector<int64_t>(5);
+  ServeOptions options = Fixture::quiet();
+  options.max_requests = 8;
+  Fixture f(o, options);
+  std::vector<std::shared_ptr<FakeExchange>> all;
+  for (int i = 0; i < 8; ++i)
+    all.push_back(f.make("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 4000})"));
+  auto expect_rung = [&](int rung, int crowded_drafts) {
+    f.service.observe_engine();
+    auto scrape = f.make("GET", "/metrics");
+    f.service.dispatch(scrape);
+    EXPECT_THAT(scrape->body, HasSubstr(fmt::format("\ndeepinfer_overload_rung {}\n", rung)));
+    EXPECT_EQ(f.engine().crowded_drafts, crowded_drafts);
+  };
+  auto dispatch = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) f.service.dispatch(all[i]);
+  };
+  auto ninth = f.make("POST", "/v1/completions", R"({"prompt": "a"})");
+  f.run({}, [&] {
+    dispatch(0, 3);
+    expect_rung(0, 5);
+    dispatch(3, 4);
+    expect_rung(1, 3);
+    dispatch(4, 6);
+    expect_rung(2, 3);
+    dispatch(6, 8);
+    expect_rung(3, 3);
+    f.service.dispatch(ninth);
+    for (auto& e : all) e->end(net::CloseReason::kPeer);
+    expect_rung(3, 3);  // the ninth was refused since the last look
+    expect_rung(2, 3);
+    expect_rung(1, 3);
+    expect_rung(0, 5);
+    f.stop();
+  });
+  EXPECT_EQ(ninth->status, 503);
+}
+
+TEST(Service, BatchesGiveTheirLinesBackUnderLoad) {
+  NullEngine::Options o;
+  o.ends_by_itself = false;
+  o.step = std::chrono::milliseconds(1);
+  Fixture f(o);
+  std::string lines;
+  for (int i = 0; i < 3; ++i) {
+    lines += fmt::format(R"({{"custom_id": "{}", "method": "POST", "url": "/v1/completions",)"
+                         R"( "body": {{"prompt": "a", "max_tokens": 4000}}}})"
+                         "\n",
+                         i);
+  }
+  auto file = f.service.files.add("", {.name = "in.jsonl", .purpose = "batch", .data = lines});
+  ASSERT_TRUE(file);
+  auto batch =
+      f.post("/v1/batches", fmt::format(R"({{"input_file_id": "{}", "endpoint": "/v1/completions"}})", (*file)->id));
+  ASSERT_THAT(batch->body, HasSubstr(R"("status":"in_progress")"));
+  f.run({}, [&] {
+    auto in_flight = [&] {
+      f.service.batches.tick();
+      return f.service.admission.num_requests();
+    };
+    EXPECT_EQ(in_flight(), 3);
+    f.service.overload.update(0.6);
+    EXPECT_EQ(in_flight(), 3);
+    f.service.overload.update(0.8);
+    EXPECT_EQ(in_flight(), 0);
+    f.service.overload.update(0.5);
+    EXPECT_EQ(in_flight(), 3);
+    f.stop();
+  });
 }
 
 TEST(Service, DrainingRefusesNewRequestsAndFinishesOldOnes) {

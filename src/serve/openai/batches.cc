@@ -334,7 +334,7 @@ void Batches::take_over_lines(Batch& batch, const SavedBatch& saved) {
 // ---- run --------------------------------------------------------------------------------------------------------
 
 bool Batches::has_room() const {
-  if (!service_.is_ready() || num_in_flight_ >= kTogether) return false;
+  if (!service_.is_ready() || num_in_flight_ >= kTogether || service_.overload.rung() >= Rung::kNoBatches) return false;
   return service_.admission.predicted_wait_s(1) <= kIdleShare * service_.options.max_wait_s;
 }
 
@@ -345,6 +345,7 @@ void Batches::tick() {
       end_lines(*batch, "expired");
       change(*batch, "expired");
     }
+    if (service_.overload.rung() >= Rung::kNoBatches) take_lines_back(*batch);
     while (batch->is_running() && batch->has_lines() && now >= batch->not_before && has_room()) {
       std::size_t line = batch->next;
       if (batch->again.empty()) {
@@ -410,13 +411,18 @@ void Batches::add_line(Batch& batch, std::size_t line, std::string_view response
   }
 }
 
-// Takes back what runs; with what has not begun it fails by name. `status`: what the batch is about to be.
-void Batches::end_lines(Batch& batch, std::string_view status) {
+// What runs ends and is to run again.
+void Batches::take_lines_back(Batch& batch) {
   num_in_flight_ -= static_cast<int>(batch.running.size());
   for (auto& [line, exchange] : std::exchange(batch.running, {})) {
     batch.again.push_back(line);
     exchange->cancel();
   }
+}
+
+// Takes back what runs; with what has not begun it fails by name. `status`: what the batch is about to be.
+void Batches::end_lines(Batch& batch, std::string_view status) {
+  take_lines_back(batch);
   for (; batch.next < batch.draft.lines.size(); ++batch.next) batch.again.push_back(batch.next);
   std::ranges::sort(batch.again);
   JsonWriter w;

@@ -6,8 +6,9 @@
 //
 //   A line is a request that the service makes of itself (InsideExchange) in the name of the batch's key, with the
 //   lowest priority. Lines start while few others are in, some at a time; one that is refused for lack of room or of
-//   its key's rate is tried again. Lines that fail go to a file of their own. Owned by the loop. Every change and every
-//   answered line goes to the BatchFolder; what another process left there goes on where it ended.
+//   its key's rate is tried again, and those that run when too much waits (overload.h) are put back. Lines that fail go
+//   to a file of their own. Owned by the loop. Every change and every answered line goes to the BatchFolder; what
+//   another process left there goes on where it ended.
 #pragma once
 
 #include <list>
@@ -51,6 +52,7 @@ class Batches {
   void end_failed(Batch& batch, std::string code, std::string message);
   Batch* find(Call& call);
   bool has_room() const;
+  void take_lines_back(Batch& batch);
   void start_line(const std::shared_ptr<Batch>& batch, std::size_t line);
   void add_line(Batch& batch, std::size_t line, std::string_view response, std::string_view error, bool is_good);
   void on_answer(Batch& batch, std::size_t line, int status, const net::Headers& headers, std::string body);

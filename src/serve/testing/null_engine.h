@@ -4,6 +4,7 @@
 // Thread-safe like the real one; events come from its own thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -60,6 +61,7 @@ class NullEngine final : public Engine {
     cancels_.emplace_back(request, choice);
     changed_.notify_all();
   }
+  void limit_crowded_drafts(int num_drafts) override { crowded_drafts = num_drafts; }
   std::optional<Failure> check(const SamplingParams& p) const override {
     if (p.so_args) return Failure{true, "so_args: this engine has no grammars"};
     return std::nullopt;
@@ -81,6 +83,8 @@ class NullEngine final : public Engine {
   }
   std::vector<StepRecord> recent_steps() const override { return {}; }
   std::string description() const override { return "no model\n"; }
+
+  std::atomic<int> crowded_drafts = -1;  // as it was last told; -1: never
 
  private:
   struct Stream {
