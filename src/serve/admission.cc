@@ -145,6 +145,7 @@ void Admission::start(uint64_t id, double now_s) {
   tenants_[t.tenant].work -= t.prompt;
   t.prompt = 0;
   t.is_waiting = false;
+  had_prompts_ = true;
   learn_error(t.plain_wait_s, now_s - t.begin_s);
 }
 
@@ -176,7 +177,8 @@ void Admission::release(uint64_t id) {
 }
 
 void Admission::observe(double rows, double busy_s) {
-  if (rows <= 0 || busy_s <= 0) return;
+  const bool had_prompts = std::exchange(had_prompts_, waiting_prompt_ > 0);
+  if (!had_prompts || rows <= 0 || busy_s <= 0) return;
   double rate = rows / busy_s;
   rate_ = rate_ <= 0 ? rate : rate_ + kNewest * (rate - rate_);
 }

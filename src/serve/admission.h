@@ -3,7 +3,9 @@
 //
 //   predicted wait = error x ((prompt tokens that wait + own prompt) / rate
 //                             + the time until a place frees, if more requests are in than can run)
-//   rate           = rows a second while the engine works, a moving average of what it did
+//   rate           = rows a second while the engine works on prompts, a moving average of what it did; steps that
+//   decode
+//                    alone hold few rows and cost nearly as much as full ones, so they say nothing of prompts
 //   error          = what the waits of all but a few requests stayed below, as a multiple of their prediction: running
 //                    answers take their share of each step, and how large it is shows only afterwards
 //
@@ -47,7 +49,7 @@ class Admission {
   void produce(uint64_t ticket, int64_t tokens);
   void release(uint64_t ticket);
 
-  // The engine computed `rows` in `busy_s`.
+  // Since the last call the engine computed `rows` in `busy_s`.
   void observe(double rows, double busy_s);
   void set_max_running(int n) { limits_.max_running = n; }
 
@@ -90,6 +92,7 @@ class Admission {
   int64_t num_judged_ = 0;                  // waits that it was learned from
   double usual_output_ = 256;               // moving average of finished answers' lengths
   std::map<uint64_t, int64_t> produced_;
+  bool had_prompts_ = false;  // some waited at the last observation, or had their first token since then
   bool has_refused_ = false;  // for lack of room, since the load was taken
 };
 

@@ -9,9 +9,17 @@ Principal key(const std::string& name, double rpm = 0, double tpm = 0) {
   return {.name = name, .requests_per_minute = rpm, .tokens_per_minute = tpm};
 }
 
+// As if a prompt had just been computed with so many rows a second.
+void learn(Admission& a, double rows_per_second) {
+  auto ticket = a.admit(key("another"), {}, 0);
+  a.start(*ticket, 0);
+  a.observe(rows_per_second, 1.0);
+  a.release(*ticket);
+}
+
 TEST(Admission, RefusesWhenThePredictedWaitExceedsTheLimit) {
   Admission a({.max_wait_s = 10});
-  a.observe(1000, 1.0);  // 1000 rows a second
+  learn(a, 1000);  // 1000 rows a second
   EXPECT_TRUE(a.admit(key("a"), {.prompt_tokens = 9000, .output_tokens = 1}, 0));
   EXPECT_NEAR(a.predicted_wait_s(0), 9.0, 0.01);
   auto refused = a.admit(key("a"), {.prompt_tokens = 3000, .output_tokens = 1}, 0);
@@ -23,7 +31,7 @@ TEST(Admission, RefusesWhenThePredictedWaitExceedsTheLimit) {
 
 TEST(Admission, ADeadlineBelowTheLimitCounts) {
   Admission a({.max_wait_s = 100});
-  a.observe(1000, 1.0);
+  learn(a, 1000);
   EXPECT_FALSE(a.admit(key("a"), {.prompt_tokens = 5000, .output_tokens = 1, .deadline_s = 4.0}, 0));
   EXPECT_TRUE(a.admit(key("a"), {.prompt_tokens = 5000, .output_tokens = 1, .deadline_s = 6.0}, 0));
 }
@@ -31,6 +39,21 @@ TEST(Admission, ADeadlineBelowTheLimitCounts) {
 TEST(Admission, LetsEverythingInWhileTheRateIsUnknown) {
   Admission a({.max_wait_s = 1});
   EXPECT_TRUE(a.admit(key("a"), {.prompt_tokens = 1e9, .output_tokens = 1}, 0));
+}
+
+TEST(Admission, StepsThatOnlyDecodeSayNothingOfPrompts) {
+  Admission a({.max_wait_s = 10});
+  a.observe(2, 1.0);  // the warm-up
+  EXPECT_EQ(a.predicted_wait_s(1000), 0) << "still unknown";
+  auto t = a.admit(key("a"), {.prompt_tokens = 500, .output_tokens = 100}, 0);
+  ASSERT_TRUE(t);
+  a.observe(5, 1.0);  // the prompt had only just come
+  EXPECT_EQ(a.predicted_wait_s(1000), 0);
+  a.observe(500, 1.0);
+  a.start(*t, 1);
+  a.observe(500, 1.0);  // the prompt's last rows were in here
+  for (int i = 0; i < 100; ++i) a.observe(5, 1.0);
+  EXPECT_NEAR(a.predicted_wait_s(1000), 2.0, 0.01);
 }
 
 TEST(Admission, BoundsTheNumberOfRequests) {
@@ -48,7 +71,7 @@ TEST(Admission, BoundsTheNumberOfRequests) {
 
 TEST(Admission, LoadIsTheLargerShareOfWaitAndRequests) {
   Admission a({.max_wait_s = 10, .max_requests = 4});
-  a.observe(100, 1.0);
+  learn(a, 100);
   EXPECT_EQ(a.take_load(), 0);
   ASSERT_TRUE(a.admit(key("a"), {.prompt_tokens = 100}, 0));
   EXPECT_NEAR(a.take_load(), 0.25, 0.01) << "one of four";
@@ -58,7 +81,7 @@ TEST(Admission, LoadIsTheLargerShareOfWaitAndRequests) {
 
 TEST(Admission, ARequestThatHadNoRoomMakesTheLoadOneOnce) {
   Admission a({.max_wait_s = 10});
-  a.observe(100, 1.0);
+  learn(a, 100);
   ASSERT_TRUE(a.admit(key("a"), {.prompt_tokens = 400}, 0));
   EXPECT_FALSE(a.admit(key("a"), {.prompt_tokens = 500, .deadline_s = 1.0}, 0));
   EXPECT_NEAR(a.take_load(), 0.4, 0.01) << "its own deadline, not the room";
@@ -69,7 +92,7 @@ TEST(Admission, ARequestThatHadNoRoomMakesTheLoadOneOnce) {
 
 TEST(Admission, WorkGoesAwayAsItIsDone) {
   Admission a({.max_wait_s = 10});
-  a.observe(100, 1.0);
+  learn(a, 100);
   auto t = a.admit(key("a"), {.prompt_tokens = 500, .output_tokens = 100}, 0);
   ASSERT_TRUE(t);
   EXPECT_NEAR(a.queued_work_s(), 6.0, 0.01);
@@ -84,7 +107,7 @@ TEST(Admission, WorkGoesAwayAsItIsDone) {
 
 TEST(Admission, PredictionsAreCorrectedByHowLongWaitsTurnOut) {
   Admission a({.max_wait_s = 10});
-  a.observe(1000, 1.0);
+  learn(a, 1000);
   double now = 0;
   int num_above = 0;
   constexpr int kCount = 1000;
@@ -126,7 +149,7 @@ TEST(Admission, TokensAMinuteCountPromptAndAnswer) {
 
 TEST(Admission, AKeyOverItsShareOfABusySystemIsRefusedFirst) {
   Admission a({.max_wait_s = 10});
-  a.observe(100, 1.0);
+  learn(a, 100);
   ASSERT_TRUE(a.admit(key("small"), {.prompt_tokens = 10, .output_tokens = 10}, 0));
   ASSERT_TRUE(a.admit(key("large"), {.prompt_tokens = 700, .output_tokens = 10}, 0));
   auto refused = a.admit(key("large"), {.prompt_tokens = 10, .output_tokens = 10}, 0);

@@ -75,6 +75,7 @@ std::optional<Principal> Service::principal_named(std::string_view name) const {
 
 void Service::set_model(Model model) {
   model_ = std::move(model);
+  last_stats_ = model_->engine->stats();  // the warm-up says nothing of how fast it is
 }
 
 // ---- the way in -------------------------------------------------------------------------------------------------
