@@ -11,6 +11,8 @@ Result<value> parse(std::string_view text, std::size_t max_depth) {
   boost::system::error_code ec;
   std::size_t used = parser.write(text.data(), text.size(), ec);
   if (!ec) parser.finish(ec);
+  if (ec == boost::json::error::too_deep)
+    return fail(Code::kInvalid, "not valid JSON at byte {}: nested more than {} deep", used, max_depth);
   if (ec) return fail(Code::kInvalid, "not valid JSON at byte {}: {}", used, ec.message());
   return parser.release();
 }

@@ -2,6 +2,7 @@
 // is wrong with one request ends that request alone.
 
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 #include <random>
@@ -286,6 +287,45 @@ TEST(StructuredOutput, BadSchemaFailsItsRequestAlone) {
   EXPECT_THAT(outputs[0].error, testing::HasSubstr("so_args.schema"));
   EXPECT_TRUE(outputs[0].token_ids.empty());
   EXPECT_EQ(outputs[1].text, "ok");
+}
+
+// Each schema is refused, or ends, within the limits (grammar/limits.h), and none changes or holds up what others get.
+TEST(StructuredOutput, HostileSchemasDoNotTouchOthers) {
+  std::string deep = R"({"type":"null"})";
+  for (int i = 0; i < 2000; ++i) deep = R"({"type":"array","items":)" + deep + '}';
+  const std::tuple<const char*, std::string, const char*> refused[] = {
+      {"regex", "((a{1,64}){1,64}){1,64}", "so_args.schema: a part is repeated 262144 times in all, the limit is 4096"},
+      {"regex", std::string(5000, '(') + std::string(5000, ')'), "so_args.schema: brackets are nested more than 64"},
+      {"json", deep, "so_args.schema: not valid JSON at byte 1536: nested more than 64 deep"},
+      {"json", "\"" + std::string(10 << 20, 'x') + "\"", "so_args.schema has 10485762 bytes, the limit is 262144"},
+      {"json", R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}})", "#/$defs/b"},
+      {"ebnf", "root ::= root", "the grammar and the banned ids leave no token"},
+  };
+  const std::pair<const char*, std::string> endless[] = {
+      {"regex", "((a+)+)+b"},
+      {"regex", "[ab]*a[ab]{4000}"},
+      {"regex", "((a?){64}){64}b"},
+      {"ebnf", "root ::= root root | \"a\" | \"\""},
+      {"json", R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":99999}}})"},
+      {"json", R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/b"},"minItems":2},)"
+               R"("b":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":2}}})"},
+  };
+  auto engine = make({});
+  auto others = std::async(std::launch::async, [&] { return tokens_of(run(*engine, many(*engine))); });
+  do {
+    for (const auto& [kind, schema, expected] : refused) {
+      CompletionOutput c = run_alone(*engine, request(*engine, kind, schema));
+      EXPECT_EQ(c.finish_reason, FinishReason::kError) << kind << " " << schema.substr(0, 100);
+      EXPECT_TRUE(c.is_user_error);
+      EXPECT_THAT(c.error, testing::HasSubstr(expected)) << kind << " " << schema.substr(0, 100);
+    }
+    for (const auto& [kind, schema] : endless) {
+      CompletionOutput c = run_alone(*engine, request(*engine, kind, schema, 1, 20));
+      EXPECT_TRUE(c.finish_reason == FinishReason::kStop || c.finish_reason == FinishReason::kLength)
+          << kind << " " << schema << ": " << c.error;
+    }
+  } while (others.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
+  EXPECT_EQ(others.get(), many_alone());
 }
 
 TEST(StructuredOutput, NoAllowedTokenIsAnError) {
