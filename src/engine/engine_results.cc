@@ -57,6 +57,7 @@ void EngineImpl::commit_run(const RunResult& run) {
                            .planned_rows = run.planned_rows,
                            .survivals = drafts_ ? drafts_->survivals(run, p.temperature) : std::vector<float>(),
                            .stored_windows = run.stored_windows,
+                           .has_end_token = run.has_end_token && ids.size() == run.tokens.size(),
                            .finished = cut.reason != sampling::StopReason::kNone})) {
     return;
   }
@@ -65,17 +66,18 @@ void EngineImpl::commit_run(const RunResult& run) {
     for (const auto& r : run.prompt) choice.prompt_logprobs.push_back(r.raw_logprob);
   }
   if (ids.empty()) return;
+  const int accepted = static_cast<int>(run.tokens.size()) - 1 - run.has_end_token;
   choice.usage.steps += 1;
   choice.usage.drafted_tokens += run.drafted;
-  choice.usage.accepted_tokens += static_cast<int64_t>(run.tokens.size()) - 1;
+  choice.usage.accepted_tokens += accepted;
   {
     std::lock_guard lock(mutex_);
     stats_.output_tokens += cut.kept;
     stats_.drafted_tokens += run.drafted;
-    stats_.accepted_tokens += static_cast<int64_t>(run.tokens.size()) - 1;
+    stats_.accepted_tokens += accepted;
     for (int k = 0; k < run.drafted; ++k) {
       stats_.drafted_by_position[static_cast<size_t>(k)] += 1;
-      stats_.accepted_by_position[static_cast<size_t>(k)] += k + 1 < static_cast<int>(run.tokens.size());
+      stats_.accepted_by_position[static_cast<size_t>(k)] += k < accepted;
     }
   }
   for (int k = 0; k < cut.kept; ++k) {

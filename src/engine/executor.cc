@@ -22,6 +22,12 @@ bool is_stop(const SequenceSpec& spec, int32_t token) {
   return std::binary_search(spec.stop_ids.begin(), spec.stop_ids.end(), token);
 }
 
+// A token that must come needs no row: nothing else is told of it, and nothing but the grammar could forbid it.
+bool is_told_by_token(const SequenceSpec& spec) {
+  return !spec.wants_logprobs && !spec.params.wants_smaller_mass && spec.golden.empty() && spec.params.banned.empty() &&
+         spec.params.bad_words.empty();
+}
+
 // A device error in the middle of a step may come before some of its sequences were started; they end with their runs.
 constexpr const char* kLost = "the step that started this sequence failed";
 
@@ -286,7 +292,19 @@ void Executor::sample_run(const Bound& b, Worker& worker, RunResult& result) {
   }
   if (!s.grammar) return;
   auto committed = s.grammar->commit(std::span(s.output).last(result.tokens.size()));
-  if (!committed) result.error = committed.error();
+  if (!committed) return void(result.error = committed.error());
+  end_by_grammar(s, result);
+}
+
+// Where the grammar leaves nothing but the end, the end token is told without the forward pass that would choose it. A
+// step that is planned already runs as if it had not been; its result is void.
+void Executor::end_by_grammar(Sequence& s, RunResult& result) {
+  if (!is_told_by_token(*s.spec) || is_stop(*s.spec, s.tokens.back())) return;
+  if (static_cast<int64_t>(s.tokens.size()) >= s.spec->max_total) return;
+  const std::optional<int32_t> token = s.grammar->end_token();
+  if (!token || !is_stop(*s.spec, *token)) return;
+  result.tokens.push_back({.token = *token});
+  result.has_end_token = true;
 }
 
 // Golden tokens that accept and reject the drafts as the simulation has it.
@@ -347,7 +365,7 @@ void Executor::propose(std::vector<RunResult>& results) {
   drafting_.clear();
   for (size_t i = 0; i < bound_.size(); ++i) {
     Bound& b = bound_[i];
-    if (!b.run->sample || results[i].error || !wants_drafts(*b.sequence)) continue;
+    if (!b.run->sample || results[i].error || results[i].has_end_token || !wants_drafts(*b.sequence)) continue;
     draft_sequences_.push_back({.slot = b.sequence->slot,
                                 .last_pos = static_cast<int64_t>(b.sequence->tokens.size()) - 2,
                                 .anchor = b.sequence->tokens.back(),

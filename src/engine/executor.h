@@ -49,6 +49,7 @@ struct RunResult {
   std::vector<float> labels;        // acceptance probabilities of the verified drafts, for calibration
   std::vector<float> label_logits;  // the head's logits of these
   bool stored_windows = false;      // the run passed the boundary that the plan names, and copied
+  bool has_end_token = false;       // the last of `tokens` is the grammar's only way on: no row was computed for it
   std::optional<Error> error;       // this sequence cannot go on
 };
 
@@ -126,6 +127,7 @@ class Executor {
     std::vector<const uint32_t*> masks;
   };
   void sample_run(const Bound& b, Worker& worker, RunResult& result);
+  static void end_by_grammar(Sequence& s, RunResult& result);
   void force_outcome(const Sequence& s, int rows, std::vector<int32_t>& golden) const;
   void store_windows(std::vector<RunResult>& results);
   void report_prompt(const Bound& b, Worker& worker, RunResult& result);

@@ -45,6 +45,19 @@ std::vector<int32_t> SequenceGrammar::likely_next(int limit) {
   return allowed <= kFewTokens ? matcher_.likely_next(limit) : std::vector<int32_t>();
 }
 
+std::optional<int32_t> SequenceGrammar::end_token() {
+  if (!matcher_.can_end()) return std::nullopt;
+  auto made = mask(0);
+  if (!made || *made == nullptr) return std::nullopt;  // what fails here fails again where the mask is needed
+  int32_t allowed = 0, token = 0;
+  for (std::size_t i = 0; i < mask_row(0).size() && allowed < 2; ++i) {
+    const uint32_t word = mask_row(0)[i];
+    allowed += std::popcount(word);
+    if (word != 0) token = static_cast<int32_t>(i) * 32 + std::countr_zero(word);
+  }
+  return allowed == 1 ? std::optional(token) : std::nullopt;
+}
+
 Result<void> SequenceGrammar::commit(std::span<const int32_t> tokens) {
   std::size_t kept = 0;
   while (kept < drafts_.size() && kept < tokens.size() && drafts_[kept] == tokens[kept]) ++kept;

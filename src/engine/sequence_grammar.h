@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,9 @@ class SequenceGrammar {
   Result<bool> accept_draft(int32_t token);
   // What probably follows the drafts, where the text is not free; empty otherwise. Call mask() of this row before.
   std::vector<int32_t> likely_next(int limit);
+  // The token that has to follow the output, if the answer is complete and nothing else may come. No drafts are
+  // pending.
+  std::optional<int32_t> end_token();
   // `tokens` follow the output; drafts are kept as far as they agree.
   Result<void> commit(std::span<const int32_t> tokens);
 

@@ -110,6 +110,26 @@ TEST(StructuredOutput, TokensDoNotDependOnDraftsOrNeighbours) {
   EXPECT_GT(tiny().stats().accepted_tokens, 0);
 }
 
+// With log-probabilities, every token has its row.
+TEST(StructuredOutput, AnEndThatMustComeNeedsNoStep) {
+  for (int num_drafts : {0, -1}) {
+    auto engine = make({.num_drafts = num_drafts});
+    std::vector<Request> requests = many(*engine);
+    auto short_cut = run(*engine, requests);
+    for (Request& r : requests) r.sampling.logprobs = true;
+    auto whole = run(*engine, requests);
+    EXPECT_EQ(tokens_of(short_cut), many_alone());
+    EXPECT_EQ(tokens_of(whole), many_alone());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(whole[i].logprobs.size(), whole[i].token_ids.size());
+      // How many drafts a step verifies is chosen by measured times; the list of items could go on.
+      if (num_drafts != 0 || requests[i].sampling.so_args->schema_type == "ebnf") continue;
+      EXPECT_EQ(short_cut[i].usage.steps + 1, whole[i].usage.steps) << whole[i].text;
+    }
+    EXPECT_EQ(engine->stats().accepted_tokens > 0, num_drafts != 0);
+  }
+}
+
 // One place to run: a request of higher priority takes it from one that is in the middle of its grammar.
 TEST(StructuredOutput, ResumedSequencesGoOnInTheirGrammar) {
   auto engine = make({.max_num_seqs = 1});

@@ -573,7 +573,7 @@ bool Scheduler::commit(const RunCommit& r) {
     // A prefill's sampled token takes one place, a decode run one for each of its rows.
     s.inflight_tokens -= s.prefilled ? r.planned_rows : 1;
     s.prefilled = true;
-    s.computed = s.length() + static_cast<int64_t>(r.tokens.size()) - 1;
+    s.computed = s.length() + static_cast<int64_t>(r.tokens.size()) - 1 - r.has_end_token;
     s.tokens.insert(s.tokens.end(), r.tokens.begin(), r.tokens.end());
     s.survivals = r.survivals;
   } else {

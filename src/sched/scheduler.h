@@ -80,6 +80,7 @@ struct RunCommit {
   int32_t planned_rows = 0;      // of the decode run, as planned
   std::vector<float> survivals;  // of the new drafts, for the next budget
   bool stored_windows = false;   // the run passed windows_at and copied
+  bool has_end_token = false;    // the last of `tokens` came without a row, and ends the sequence
   bool finished = false;         // the sequence ends with these tokens
 };
 
