@@ -124,10 +124,11 @@ void Model::prepare(const ForwardBatch& batch, int64_t recorded_positions) {
                         4 * ceil_div(s.first_pos + s.num_rows, cache::kBlockPositions));
   }
   const auto num_rows = static_cast<int64_t>(batch.ids.size());
-  for (Region* region : {&all_, &kept_, &wanted_}) {
+  for (Region* region : {&all_, &kept_}) {
     region->rows.set_recorded(recorded_positions);
     region->assign(*parts_.stream, *parts_.ops, frequencies_);
   }
+  if (may_narrow()) wanted_.assign(*parts_.stream, *parts_.ops, frequencies_);  // never in a recorded step
   if (engram_ != nullptr) engram_->prepare(ctx_, weights_.layers, batch);
   if (has_draft()) draft_.begin(ctx_, frequencies_, tapped_runs());
   streams_.begin(ctx_, num_rows);
