@@ -16,6 +16,15 @@ struct Side {
   sched::Truncation truncation;
   std::string backend;
 };
+inline auto sides_of(const std::string& backend) {
+  return testing::Values(Side{sched::Truncation::kOff, backend}, Side{sched::Truncation::kCompact, backend});
+}
+inline std::string name_of(const testing::TestParamInfo<Side>& side) {
+  return std::to_string(static_cast<int>(side.param.truncation));
+}
+
+// A program instantiates the suite for its backend.
+class StoredWindows : public testing::TestWithParam<Side> {};
 
 inline std::unique_ptr<EngineImpl> make_engine(const Side& side, int stored_windows) {
   Settings settings;
@@ -48,7 +57,8 @@ inline void expect_equal(const CompletionOutput& got, const CompletionOutput& wa
 
 // Every length against whatever shorter and longer prompts have left, in random order: with few places most windows are
 // gone and the hit is deep, with many it starts from them.
-inline void every_length_gives_the_bits_of_a_cold_run(const Side& side) {
+TEST_P(StoredWindows, EveryLengthGivesTheBitsOfAColdRun) {
+  const Side& side = GetParam();
   std::mt19937 rng(5);
   const Tokens text = random_prompt(rng, kVocab, 1100);
   std::vector<int> lengths;
@@ -77,7 +87,8 @@ inline void every_length_gives_the_bits_of_a_cold_run(const Side& side) {
 }
 
 // A conversation: each turn goes on from windows that were stored while the turn before was written, drafts included.
-inline void turns_go_on_from_the_outputs_windows(const Side& side) {
+TEST_P(StoredWindows, TurnsOfAConversationGoOnFromTheOutputsWindows) {
+  const Side& side = GetParam();
   std::mt19937 rng(6);
   auto engine = make_engine(side, 8);
   Tokens conversation = random_prompt(rng, kVocab, 200);
@@ -95,7 +106,8 @@ inline void turns_go_on_from_the_outputs_windows(const Side& side) {
   }
 }
 
-inline void without_places_a_hit_is_deep(const Side& side) {
+TEST_P(StoredWindows, WithoutPlacesAHitIsDeepAndNothingIsStored) {
+  const Side& side = GetParam();
   std::mt19937 rng(7);
   auto engine = make_engine(side, 0);
   const Tokens prompt = random_prompt(rng, kVocab, 700);
